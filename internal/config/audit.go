@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,6 +71,11 @@ const minPendingBytes Bytes = 1 << 20
 func validateAudit(rep *reporter, a Audit) {
 	validateAuditWebhook(rep, a)
 	rep.addJoined("audit", "audit.kafka", a.Kafka.Validate())
+	for i, broker := range a.Kafka.Brokers {
+		if host, _, err := net.SplitHostPort(broker); err == nil && sinks.CheckHost(host) != nil {
+			rep.addProblem(fmt.Sprintf("audit.kafka.brokers[%d]", i), Problem{Message: sinks.CheckHost(host).Error(), Expected: "host:port"})
+		}
+	}
 	for i, path := range a.Files {
 		at := fmt.Sprintf("audit.files[%d]", i)
 		switch {

@@ -57,8 +57,12 @@ func TestEveryGoodFileLoads(t *testing.T) {
 	t.Setenv("KUBECONFIG", "none") // not the one of the user
 	for _, file := range listCorpus(t, 5) {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
-			if _, err := Load(file); err != nil {
+			cfg, err := Load(file)
+			if err != nil {
 				t.Fatal(err)
+			}
+			if strings.HasPrefix(file, "near-misses") && len(cfg.Warnings) > 0 {
+				t.Errorf("warnings: %v", cfg.Warnings)
 			}
 		})
 	}
@@ -301,6 +305,20 @@ func TestSuspiciousSettingsAreWarnings(t *testing.T) {
 			"resources: [{select: [pods]}]\n" + sink + "routes: [{select: [pods], types: [sync], to: [{sink: console}]}]", "routes[0].types"},
 		"a route of authors without a source of them": {
 			"resources: [{select: [pods]}]\n" + sink + "routes: [{select: [pods], types: [attributed], to: [{sink: console}]}]", "routes[0].types"},
+		"ignored changes that no object shows": {
+			"resources: [{select: [pods], capture: metadata, ignoreChanges: [status]}]\n" + sink, "resources[0].ignoreChanges[0]"},
+		"a filter that is always true": {
+			"resources: [{select: [pods], namespaces: {exclude: [kube-system]}, filter: 'change.namespace != \"kube-system\"'}]\n" + sink,
+			"resources[0].filter"},
+		"a filter that fails for a type": {
+			"resources: [{select: [pods], filter: 'oldObject.spec != object.spec'}]\n" + sink, "resources[0].filter"},
+		"a rule of which all is dropped": {
+			"resources: [{select: [pods]}, {select: [services]}]\n" + sink + "routes: [{select: [pods], drop: true}]", "resources[0].select"},
+		"a webhook that may be the exporter itself": {
+			`resources: [{select: [pods]}]` + "\n" + `sinks: [{name: a, format: cloudevents, webhook: {url: "http://localhost:8080/"}}]`,
+			"sinks[0].webhook.url"},
+		"an audit log in the journal's directory": {
+			"resources: [{select: [pods]}]\n" + sink + "audit: {files: [./data/audit.log]}", "audit.files[0]"},
 		"redaction that does not reach an earlier rule": {
 			`resources: [{select: [deployments.apps]}, {select: ["*"], redactPaths: ["spec.template.spec.containers[*].env"]}]` + "\n" + sink,
 			"resources[1].redactPaths[0]"},

@@ -13,12 +13,18 @@ const (
 	maxRetry                 = 24 * time.Hour
 	minSuspect               = time.Second
 	minRate                  = 0.001   // changes per second: below it a change waits for more than a quarter of an hour
+	maxRate                  = 1e9     // changes per second: each takes more than a nanosecond
 	minWindowBytes     Bytes = 1 << 20 // the largest object that etcd stores is 1.5 MiB; a smaller window holds one at a time
 )
 
 func validateJournal(rep *reporter, j Journal) {
 	if j.Dir == "" {
 		rep.addProblem("journal.dir", Problem{Message: "is empty", Expected: "a directory"})
+	}
+	dir := resolvePath(j.Dir)
+	if dir == "/" || isWithin(dir, "/proc") || isWithin(dir, "/sys") {
+		rep.addProblem("journal.dir", Problem{Message: "no place for a journal, which needs a directory of its own", Found: strconv.Quote(j.Dir),
+			Expected: `a directory such as "/var/lib/kubecdc"`})
 	}
 	checkMinBytes(rep, "journal.maxBytes", j.MaxBytes, minJournalBytes)
 	checkMinBytes(rep, "journal.maxDeadLetters", j.MaxDeadLetters, minDeadLetterBytes)
@@ -57,6 +63,10 @@ func validateDelivery(rep *reporter, c Delivery) {
 	if c.Rate.PerSecond > 0 && c.Rate.PerSecond < minRate {
 		rep.addProblem("delivery.rate.perSecond", Problem{Message: "nearly nothing is sent", Found: fmt.Sprint(c.Rate.PerSecond),
 			Expected: fmt.Sprintf("at least %v changes per second; 0 for no bound", minRate)})
+	}
+	if c.Rate.PerSecond > maxRate {
+		rep.addProblem("delivery.rate.perSecond", Problem{Message: "more than any exporter sends", Found: fmt.Sprint(c.Rate.PerSecond),
+			Expected: fmt.Sprintf("at most %v changes per second; 0 for no bound", int(maxRate))})
 	}
 	if c.Rate.Burst < 0 {
 		rep.addProblem("delivery.rate.burst", Problem{Message: "must not be negative", Found: strconv.Itoa(c.Rate.Burst),

@@ -2,8 +2,11 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape/filter"
@@ -35,29 +38,78 @@ func newReach(c *Config) *reach {
 	return r
 }
 
-// knownFacts returns the members of change that all changes of a resource have in common. A name is written as in a rule.
-func (r *reach) knownFacts(name string) map[string]string {
-	facts := map[string]string{}
+// known returns what all changes have in common that a rule emits and a route matches, of a resource. Either may be nil. A
+// name is written as in a rule.
+func (r *reach) known(name string, rule *Resource, route *Route) filter.Known {
+	facts := map[string]filter.Fact{"change.namespace": knownNamespaces(name, rule, route)}
 	if group, resource, ok := selection.LiteralName(name); ok {
-		facts["change.group"], facts["change.resource"] = group, resource
+		facts["change.group"], facts["change.resource"] = filter.Fact{Values: []string{group}}, filter.Fact{Values: []string{resource}}
 	}
 	if r.cfg.Cluster.Name != "" {
-		facts["change.cluster"] = r.cfg.Cluster.Name
+		facts["change.cluster"] = filter.Fact{Values: []string{r.cfg.Cluster.Name}}
 	}
-	return facts
+	facts["change.kind"] = filter.Fact{Allows: func(kind string) bool { return selection.MayHaveKind(name, kind) }}
+	facts["change.name"] = filter.Fact{Allows: func(object string) bool { return selection.MayBeNamed(name, object) }}
+	if rule == nil {
+		return filter.Known{Facts: facts}
+	}
+	if object := (selection.Scope{FieldSelector: rule.FieldSelector}).ObjectName(); object != "" {
+		facts["change.name"] = filter.Fact{Values: []string{object}}
+	}
+	return filter.Known{Facts: facts, MetadataOnly: rule.Capture == selection.CaptureMetadata}
+}
+
+// knownNamespaces returns the namespaces of the changes that a rule emits and a route matches. Either may be nil.
+func knownNamespaces(name string, rule *Resource, route *Route) filter.Fact {
+	var selected []selection.Namespaces
+	withNone := !selection.IsNamespaced(name)
+	if rule != nil {
+		selected = append(selected, rule.SelectedNamespaces())
+	}
+	if route != nil {
+		selected, withNone = append(selected, selection.Namespaces(route.Namespaces)), withNone && route.matchesNoNamespace()
+	}
+	fact := filter.Fact{Allows: func(namespace string) bool {
+		if namespace == "" {
+			return withNone
+		}
+		return !selection.IsClusterScoped(name) && len(validation.IsDNS1123Label(namespace)) == 0 && !slices.ContainsFunc(selected, func(n selection.Namespaces) bool {
+			matches := n.Filter()
+			return matches != nil && !matches(namespace)
+		})
+	}}
+	for _, n := range selected {
+		if names := n.Names(); names != nil {
+			fact.Values = slices.DeleteFunc(append(names, ""), func(namespace string) bool { return !fact.Allows(namespace) })
+		}
+	}
+	if selection.IsClusterScoped(name) {
+		fact.Values = []string{""}
+	}
+	return fact
+}
+
+// possibleKinds returns the kinds of changes that a rule may have, apart from records of authors. The class of an update is
+// not known of metadata alone, but for objects that begin to be deleted.
+func possibleKinds(rule Resource) []filter.Kind {
+	return slices.DeleteFunc(filter.Kinds(), func(kind filter.Kind) bool {
+		return kind.Type == event.Attributed ||
+			rule.Capture == selection.CaptureMetadata && kind.Class != "" && kind.Class != event.ClassDeleting
+	})
+}
+
+// withoutSync removes the kind that rules without resync do not emit.
+func withoutSync(rule Resource, kinds []filter.Kind) []filter.Kind {
+	return slices.DeleteFunc(kinds, func(kind filter.Kind) bool { return kind.Type == event.Sync && rule.Resync == 0 })
 }
 
 // emittedKinds returns the kinds of changes that a rule may emit of a resource.
 func (r *reach) emittedKinds(rule int, name string) []filter.Kind {
-	var kinds []filter.Kind
-	for _, kind := range filter.Kinds() {
-		switch {
-		case kind.Type == event.Attributed:
-		case kind.Type == event.Sync && r.cfg.Resources[rule].Resync == 0:
-		case r.emits[rule] != nil && r.emits[rule].OutcomeFor(kind, r.knownFacts(name)) == filter.Never:
-		default:
-			kinds = append(kinds, kind)
-		}
+	one := r.cfg.Resources[rule]
+	kinds := withoutSync(one, possibleKinds(one))
+	if r.emits[rule] != nil {
+		known := r.known(name, &one, nil)
+		kinds = slices.DeleteFunc(kinds, func(kind filter.Kind) bool { return r.emits[rule].OutcomeFor(kind, known) == filter.Never })
 	}
 	if len(kinds) > 0 && r.cfg.Audit.Enabled() {
 		kinds = append(kinds, filter.Kind{Type: event.Attributed})
@@ -66,7 +118,7 @@ func (r *reach) emittedKinds(rule int, name string) []filter.Kind {
 }
 
 // ownOutcome returns which changes of a kind the types, the classes and the filter of a route match.
-func (r *reach) ownOutcome(route int, kind filter.Kind, name string) filter.Outcome {
+func (r *reach) ownOutcome(route int, kind filter.Kind, known filter.Known) filter.Outcome {
 	to := r.cfg.Routes[route]
 	switch {
 	case len(to.Types) > 0 && !slices.Contains(to.Types, string(kind.Type)),
@@ -77,22 +129,23 @@ func (r *reach) ownOutcome(route int, kind filter.Kind, name string) filter.Outc
 	case r.matches[route] == nil:
 		return filter.Sometimes
 	}
-	return r.matches[route].OutcomeFor(kind, r.knownFacts(name))
+	return r.matches[route].OutcomeFor(kind, known)
 }
 
-// selectsAll reports whether a route selects everything that a name stands for in the namespaces of a rule or another route.
-func (r *reach) selectsAll(route int, name string, in selection.Namespaces) bool {
-	_, whole := r.cfg.Routes[route].Selection().SelectsAll(name)
-	return whole && r.cfg.Routes[route].coversNamespaces(in)
+// selectsAll reports whether a route selects everything that a name stands for in these namespaces and, if withNone is set,
+// outside of namespaces.
+func (r *reach) selectsAll(route int, name string, in selection.Namespaces, withNone bool) bool {
+	to := r.cfg.Routes[route]
+	_, whole := to.Selection().SelectsAll(name)
+	return whole && (!withNone || selection.IsNamespaced(name) || to.matchesNoNamespace()) &&
+		(selection.IsClusterScoped(name) || selection.Namespaces(to.Namespaces).Covers(in))
 }
 
-// sinksReached returns the sinks that can receive some change that the rules emit.
-func (r *reach) sinksReached() map[string]bool {
+// sinksReached returns the sinks that can receive some change that a rule emits.
+func (r *reach) sinksReached(rule int) map[string]bool {
 	reached := map[string]bool{}
-	for i, rule := range r.cfg.Resources {
-		for _, name := range rule.Select {
-			r.addReached(reached, i, name)
-		}
+	for _, name := range r.cfg.Resources[rule].Select {
+		r.addReached(reached, rule, name)
 	}
 	return reached
 }
@@ -101,20 +154,21 @@ func (r *reach) sinksReached() map[string]bool {
 // until no kind of change is left to later ones, and otherwise all.
 func (r *reach) addReached(reached map[string]bool, rule int, name string) {
 	left := r.emittedKinds(rule, name)
-	one := r.cfg.Resources[rule].Rule
+	one := r.cfg.Resources[rule]
 	one.Select = []string{name}
+	known := r.known(name, &one, nil)
 	for i, to := range r.cfg.Routes {
-		if !one.Overlaps(to.Selection()) {
+		if !sharesObjects(one.Rule, to) {
 			continue
 		}
 		left = slices.DeleteFunc(left, func(kind filter.Kind) bool {
-			outcome := r.ownOutcome(i, kind, name)
+			outcome := r.ownOutcome(i, kind, known)
 			if outcome != filter.Never {
 				for _, t := range to.To {
 					reached[t.Sink] = true
 				}
 			}
-			return outcome == filter.Always && r.selectsAll(i, name, one.Namespaces)
+			return outcome == filter.Always && r.selectsAll(i, name, one.SelectedNamespaces(), true)
 		})
 	}
 	if len(left) == 0 {
@@ -130,14 +184,15 @@ func (r *reach) addReached(reached map[string]bool, rule int, name string) {
 func (r *reach) earlierMatches(route int) (earlier []string) {
 	to := r.cfg.Routes[route]
 	for _, name := range to.Select {
-		left := slices.DeleteFunc(filter.Kinds(), func(kind filter.Kind) bool { return r.ownOutcome(route, kind, name) == filter.Never })
+		known := r.known(name, nil, &to)
+		left := slices.DeleteFunc(filter.Kinds(), func(kind filter.Kind) bool { return r.ownOutcome(route, kind, known) == filter.Never })
 		for j := range route {
-			if !r.selectsAll(j, name, selection.Namespaces(to.Namespaces)) {
+			if !r.selectsAll(j, name, selection.Namespaces(to.Namespaces), to.matchesNoNamespace()) {
 				continue
 			}
 			before := len(left)
 			left = slices.DeleteFunc(left, func(kind filter.Kind) bool {
-				outcome := r.ownOutcome(j, kind, name)
+				outcome := r.ownOutcome(j, kind, known)
 				return outcome == filter.Always || outcome == filter.Sometimes && to.Filter == r.cfg.Routes[j].Filter
 			})
 			if by := fmt.Sprintf("routes[%d]", j); len(left) < before && !slices.Contains(earlier, by) {
@@ -163,11 +218,22 @@ func validateReach(rep *reporter, c *Config) {
 	if len(rep.problems) > before {
 		return
 	}
-	reached := r.sinksReached()
+	reached, dropped := map[string]bool{}, []int(nil)
+	for i := range c.Resources {
+		own := r.sinksReached(i)
+		maps.Copy(reached, own)
+		if len(own) == 0 {
+			dropped = append(dropped, i)
+		}
+	}
 	if len(reached) == 0 {
 		rep.addProblem("routes", Problem{Message: "leave nothing for any sink: every change that the rules select is dropped",
 			Found: "drop: true", Expected: "a rule without these resources, or a route to a sink"})
 		return
+	}
+	for _, i := range dropped {
+		rep.addWarning(fmt.Sprintf("resources[%d].select", i), Problem{Message: "is read and stored, and the routes drop every change of it",
+			Found: strings.Join(c.Resources[i].Select, ", "), Expected: "no such rule, or a route to a sink"})
 	}
 	for i, s := range c.Sinks {
 		named := slices.ContainsFunc(c.Sinks, func(other Sink) bool { return other.DeadLetters.Sink == s.Name })
@@ -179,14 +245,54 @@ func validateReach(rep *reporter, c *Config) {
 	}
 }
 
-// validateRuleFilters reports filters that are false for every change of what their rules select.
+// validateRuleFilters reports filters that are false, or fail, for every change of what their rules select, and warns of
+// those that have no effect or fail for some kinds of changes.
 func (r *reach) validateRuleFilters(rep *reporter) {
 	for i, rule := range r.cfg.Resources {
-		if r.emits[i] != nil && !slices.ContainsFunc(rule.Select, func(name string) bool { return len(r.emittedKinds(i, name)) > 0 }) {
-			rep.addProblem(fmt.Sprintf("resources[%d].filter", i), Problem{
-				Message: "is false for every change that the rule selects: nothing is emitted", Found: rule.Filter,
-				Expected: "an expression that is true for some changes of " + strings.Join(rule.Select, ", ")})
+		if r.emits[i] == nil {
+			continue
 		}
+		outcomes := outcomes{}
+		for _, name := range rule.Select {
+			known := r.known(name, &rule, nil)
+			for _, kind := range withoutSync(rule, possibleKinds(rule)) {
+				outcomes.add(kind, r.emits[i].OutcomeFor(kind, known))
+			}
+		}
+		of := strings.Join(rule.Select, ", ")
+		if rule.Capture == selection.CaptureMetadata {
+			of += ", of which capture: metadata reads only apiVersion, kind and metadata"
+		}
+		outcomes.report(rep, fmt.Sprintf("resources[%d].filter", i), rule.Filter, of)
+	}
+}
+
+// outcomes are those of one filter, with the kinds of changes that have them.
+type outcomes map[filter.Outcome][]filter.Kind
+
+func (o outcomes) add(kind filter.Kind, outcome filter.Outcome) {
+	o[outcome] = append(o[outcome], kind)
+}
+
+// report reports a filter that is never true, and warns of one that always is, or that always fails for a kind of changes.
+func (o outcomes) report(rep *reporter, at, text, of string) {
+	const which = "that the rule selects"
+	p := Problem{Found: text, Expected: "an expression that is true for some changes of " + of}
+	useful := len(o[filter.Always])+len(o[filter.Sometimes]) > 0
+	switch fails := o[filter.Fails]; {
+	case !useful && len(fails) > 0:
+		p.Message = "fails, or is false, for every change " + which
+		rep.addProblem(at, p)
+	case !useful:
+		p.Message = "is false for every change " + which + ": nothing is emitted"
+		rep.addProblem(at, p)
+	case len(fails) > 0:
+		p.Message = fmt.Sprintf("fails for every change %s of type %s, which is then emitted", which, fails[0].Type)
+		p.Expected = "an expression that has a value for those"
+		rep.addWarning(at, p)
+	case len(o) == 1 && len(o[filter.Always]) > 0:
+		p.Message, p.Expected = "is true for every change "+which+": it has no effect", "an expression that is false for some"
+		rep.addWarning(at, p)
 	}
 }
 
@@ -196,9 +302,12 @@ func (r *reach) validateRouteConditions(rep *reporter) {
 	resyncs := slices.ContainsFunc(r.cfg.Resources, func(rule Resource) bool { return rule.Resync > 0 })
 	for i, to := range r.cfg.Routes {
 		at := fmt.Sprintf("routes[%d]", i)
-		if !slices.ContainsFunc(to.Select, func(name string) bool {
-			return slices.ContainsFunc(filter.Kinds(), func(kind filter.Kind) bool { return r.ownOutcome(i, kind, name) != filter.Never })
-		}) {
+		switch may := r.mayMatch(i); {
+		case !may && to.Filter == "":
+			rep.addProblem(at+".classes", Problem{Message: "no change of these resources has such a class: with capture: metadata it is not known",
+				Found: strings.Join(to.Classes, ", "), Expected: "no classes, or capture: full"})
+			continue
+		case !may:
 			rep.addProblem(at+".filter", Problem{Message: "is false for every change that the rest of the route matches", Found: to.Filter,
 				Expected: "an expression that is true for some of them"})
 			continue
@@ -211,4 +320,31 @@ func (r *reach) validateRouteConditions(rep *reporter) {
 				Expected: "another type"})
 		}
 	}
+}
+
+// mayMatch reports whether a route may match some change of what a rule selects, emitted or not.
+func (r *reach) mayMatch(route int) bool {
+	to := r.cfg.Routes[route]
+	for _, rule := range r.cfg.Resources {
+		for _, selected := range rule.Select {
+			for _, name := range to.Select {
+				one, narrow := rule, to
+				one.Select, narrow.Select = []string{selected}, []string{name}
+				if !sharesObjects(one.Rule, narrow) {
+					continue
+				}
+				if selection.IsWildcard(name) {
+					name = selected
+				}
+				known := r.known(name, &one, &to)
+				if slices.ContainsFunc(append(possibleKinds(rule), filter.Kind{Type: event.Attributed}), func(kind filter.Kind) bool {
+					outcome := r.ownOutcome(route, kind, known)
+					return outcome != filter.Never && outcome != filter.Fails
+				}) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }

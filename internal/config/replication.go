@@ -27,8 +27,8 @@ type Election struct {
 	// The Lease that the exporters compete for, namespace/name. Empty: this exporter is active at once, regardless of
 	// others.
 	Lease string `mapstructure:"lease"`
-	// Another exporter takes over when the active one has not renewed the Lease for so long: whole seconds. The Lease is
-	// renewed five times as often.
+	// Another exporter takes over when the active one has not renewed the Lease for so long: whole seconds, at most 24h.
+	// The Lease is renewed five times as often.
 	Duration time.Duration `mapstructure:"duration"`
 	// An active exporter that has not reached the destination of any sink for so long yields the Lease to a standby that
 	// reaches one. It stays active while there is no such standby.
@@ -45,6 +45,9 @@ func (e Election) NamespacedName() (namespace, name string) {
 	namespace, name, _ = strings.Cut(e.Lease, "/")
 	return namespace, name
 }
+
+// maxLease bounds the time in which no exporter is active.
+const maxLease = 24 * time.Hour
 
 // validateState checks that the state has a bus and a name that is valid there.
 func validateState(rep *reporter, c *Config) {
@@ -133,6 +136,10 @@ func validateElection(rep *reporter, c *Config) {
 	}
 	if e.Duration < time.Second || e.Duration%time.Second != 0 {
 		rep.addProblem("election.duration", Problem{Message: "not whole seconds", Found: e.Duration.String(), Expected: "at least 1s, in whole seconds"})
+	}
+	if e.Duration > maxLease {
+		rep.addProblem("election.duration", Problem{Message: "too long: nothing is emitted until another exporter takes over", Found: e.Duration.String(),
+			Expected: "at most " + maxLease.String()})
 	}
 	if e.YieldAfter < time.Second {
 		rep.addProblem("election.yieldAfter", Problem{Message: "too short", Found: e.YieldAfter.String(), Expected: "at least 1s"})

@@ -22,10 +22,29 @@ func validateResources(rep *reporter, rules []Resource, hasKey bool) {
 		at := fmt.Sprintf("resources[%d]", i)
 		rep.addJoined("", at, r.Rule.Validate(at))
 		rep.addJoined("", at, r.Policy.Validate(at, hasKey))
+		validateCapture(rep, at, r)
 		validateSecretExposure(rep, at, r)
 		validateSelectedOnce(rep, at, rules[:i], r)
 		validateNamespaces(rep, at+".namespaces", r.Namespaces)
 		validateSomeNamespace(rep, at+".namespaces.exclude", r.Rule)
+	}
+}
+
+// validateCapture reports paths that match nothing because only metadata is read. Where no part of an object but metadata is
+// compared, ignoreChanges ignores more than it names, so that is a warning.
+func validateCapture(rep *reporter, at string, r Resource) {
+	if r.Capture != selection.CaptureMetadata {
+		return
+	}
+	for _, p := range r.PathsOutside(shape.MetadataSchema()) {
+		problem := Problem{Message: "no object has this with capture: metadata", Found: strconv.Quote(p.Path),
+			Expected: "a path in metadata, or capture: full"}
+		if strings.HasPrefix(p.Key, "ignoreChanges") {
+			problem.Message = "no object has this with capture: metadata, where every update that leaves metadata as it was is ignored"
+			rep.addWarning(at+"."+p.Key, problem)
+			continue
+		}
+		rep.addProblem(at+"."+p.Key, problem)
 	}
 }
 
@@ -78,7 +97,7 @@ func validateNamespaces(rep *reporter, at string, n selection.Namespaces) {
 
 // validateSomeNamespace reports a rule that excludes every namespace and selects only resources that have one.
 func validateSomeNamespace(rep *reporter, at string, r selection.Rule) {
-	if r.Namespaces.ExcludesAll() && len(r.Select) > 0 && !slices.ContainsFunc(r.Select, func(name string) bool { return !selection.IsNamespaced(name) }) {
+	if r.Namespaces.ExcludesAll() && selectsOnly(r.Select, selection.IsNamespaced) {
 		rep.addProblem(at, Problem{Message: "excludes every namespace, and each selected resource has one: nothing is selected",
 			Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
 	}

@@ -60,11 +60,10 @@ func (r Route) IsUnconditional() bool {
 // changeTypes are the types of changes that routes tell apart.
 var changeTypes = []string{"added", "updated", "deleted", "snapshot", "sync", "attributed"}
 
-// coversNamespaces reports whether the route matches all namespaces of a rule, and what has none.
-func (r Route) coversNamespaces(of selection.Namespaces) bool {
-	all := len(r.Namespaces.Include) == 0 || slices.Contains(r.Namespaces.Include, "*")
-	return all && len(r.Namespaces.Exclude) == 0 ||
-		slices.Equal(r.Namespaces.Include, of.Include) && slices.Equal(r.Namespaces.Exclude, of.Exclude)
+// matchesNoNamespace reports whether the route matches objects without a namespace.
+func (r Route) matchesNoNamespace() bool {
+	matches := selection.Namespaces(r.Namespaces).Filter()
+	return matches == nil || matches("")
 }
 
 func validateRoutes(rep *reporter, c *Config) {
@@ -88,12 +87,17 @@ func validateRoutes(rep *reporter, c *Config) {
 func validateRouteReachable(rep *reporter, at string, r *reach, i int) {
 	c := r.cfg
 	route := c.Routes[i]
-	if route.Selection().Validate(at) != nil {
+	if route.Selection().Validate(at) != nil || route.Selection().Namespaces.ExcludesAll() {
 		return
 	}
 	if len(c.Resources) > 0 && !slices.ContainsFunc(c.Resources, func(rule Resource) bool { return rule.Overlaps(route.Selection()) }) {
 		rep.addProblem(at+".select", Problem{Message: "is never reached: no rule in resources selects any of these", Found: strings.Join(route.Select, ", "),
 			Expected: "resources that a rule selects"})
+		return
+	}
+	if len(c.Resources) > 0 && !slices.ContainsFunc(c.Resources, func(rule Resource) bool { return sharesObjects(rule.Rule, route) }) {
+		rep.addProblem(at+".namespaces", Problem{Message: "is never reached: no rule selects these resources in these namespaces",
+			Found: describeNamespaces(route.Namespaces), Expected: "namespaces that a rule selects"})
 		return
 	}
 	switch by := r.earlierMatches(i); len(by) {
@@ -106,11 +110,38 @@ func validateRouteReachable(rep *reporter, at string, r *reach, i int) {
 	}
 }
 
+// sharesObjects reports whether a route may match some object of a rule.
+func sharesObjects(rule selection.Rule, route Route) bool {
+	if !rule.Overlaps(route.Selection()) {
+		return false
+	}
+	namespaced := selectsOnly(rule.Select, selection.IsNamespaced) || selectsOnly(route.Select, selection.IsNamespaced)
+	clusterScoped := selectsOnly(rule.Select, selection.IsClusterScoped) || selectsOnly(route.Select, selection.IsClusterScoped)
+	return !namespaced && route.matchesNoNamespace() ||
+		!clusterScoped && rule.SelectedNamespaces().Overlaps(selection.Namespaces(route.Namespaces))
+}
+
+// selectsOnly reports whether a statement holds for each of the names.
+func selectsOnly(names []string, is func(name string) bool) bool {
+	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return !is(name) })
+}
+
+func describeNamespaces(n Namespaces) string {
+	var parts []string
+	if len(n.Include) > 0 {
+		parts = append(parts, "include "+strings.Join(n.Include, ", "))
+	}
+	if len(n.Exclude) > 0 {
+		parts = append(parts, "exclude "+strings.Join(n.Exclude, ", "))
+	}
+	return strings.Join(parts, "; ")
+}
+
 // validateRouteMatch checks the conditions of a route.
 func validateRouteMatch(rep *reporter, at string, r Route) {
 	rep.addJoined("", at, r.Selection().Validate(at))
 	validateNamespaces(rep, at+".namespaces", selection.Namespaces(r.Namespaces))
-	if selection.Namespaces(r.Namespaces).ExcludesAll() && !slices.ContainsFunc(r.Select, func(name string) bool { return !selection.IsNamespaced(name) }) {
+	if selection.Namespaces(r.Namespaces).ExcludesAll() && selectsOnly(r.Select, selection.IsNamespaced) {
 		rep.addProblem(at+".namespaces.exclude", Problem{Message: "excludes every namespace, and each selected resource has one: nothing matches",
 			Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
 	}

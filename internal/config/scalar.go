@@ -66,9 +66,14 @@ func parseDuration(s string) (time.Duration, *mismatch) {
 		return 0, &mismatch{"not a duration", expectDuration}
 	case d < 0:
 		return 0, &mismatch{"must not be negative", expectDuration}
+	case d > maxDuration:
+		return 0, &mismatch{"too long", "at most " + maxDuration.String()}
 	}
 	return d, nil
 }
+
+// maxDuration is a hundred years: sums of a few durations do not overflow.
+const maxDuration = 100 * 365 * 24 * time.Hour
 
 var (
 	durationType        = reflect.TypeFor[time.Duration]()

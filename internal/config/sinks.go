@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -80,6 +81,8 @@ func validateFormat(rep *reporter, path string, s Sink) {
 	case s.Kafka != nil && s.Kafka.Tombstones && f != format.Debezium:
 		rep.addProblem(path, Problem{Message: "kafka.tombstones is supported with format debezium only",
 			Found: strconv.Quote(s.Format), Expected: "debezium, or kafka.tombstones: false"})
+	case s.Kafka != nil:
+		rep.addJoined(strings.TrimSuffix(path, ".format"), path, s.Kafka.ValidateSizes(f))
 	}
 }
 
@@ -145,7 +148,7 @@ func writesChangesTo(all []Sink, routes []Route, to DeadLetters) bool {
 	return slices.ContainsFunc(routes, func(r Route) bool { return slices.Contains(r.To, Target(to)) })
 }
 
-// warnSinkOverlaps warns of two sinks with one destination, and of a file within the journal's directory.
+// warnSinkOverlaps warns of two sinks with one destination.
 func warnSinkOverlaps(rep *reporter, c *Config) {
 	for i, s := range c.Sinks {
 		at := fmt.Sprintf("sinks[%d]", i)
@@ -155,8 +158,40 @@ func warnSinkOverlaps(rep *reporter, c *Config) {
 					Expected: "one of them"})
 			}
 		}
-		if s.Stdout != nil && s.Stdout.Path != "" && isWithin(resolvePath(s.Stdout.Path), resolvePath(c.Journal.Dir)) {
-			rep.addWarning(at+".stdout.path", Problem{Message: "lies within journal.dir, which belongs to the journal", Expected: "a file elsewhere"})
+	}
+}
+
+// validateFileOverlaps reports files with two uses: audit events that are read from the output of a sink, and files in place
+// of the journal. It warns of files within the journal's directory.
+func validateFileOverlaps(rep *reporter, c *Config) {
+	files := map[string]string{}
+	for i, s := range c.Sinks {
+		if s.Stdout == nil {
+			continue
+		}
+		for j, file := range c.Audit.Files {
+			if file != "" && isSameFile(file, s.Stdout.Path) {
+				rep.addProblem(fmt.Sprintf("audit.files[%d]", j), Problem{Message: fmt.Sprintf("sinks[%d] writes changes to it", i),
+					Found: strconv.Quote(file), Expected: "a file that an API server writes"})
+			}
+		}
+		if s.Stdout.Path != "" {
+			files[fmt.Sprintf("sinks[%d].stdout.path", i)] = s.Stdout.Path
+		}
+	}
+	for i, file := range c.Audit.Files {
+		files[fmt.Sprintf("audit.files[%d]", i)] = file
+	}
+	journal := resolvePath(c.Journal.Dir)
+	for _, at := range slices.Sorted(maps.Keys(files)) {
+		file := files[at]
+		switch path := resolvePath(file); {
+		case file == "" || c.Journal.Dir == "":
+		case path == journal:
+			rep.addProblem(at, Problem{Message: "is journal.dir, a directory", Found: strconv.Quote(file), Expected: "a file elsewhere"})
+		case isWithin(path, journal):
+			rep.addWarning(at, Problem{Message: "lies within journal.dir, which belongs to the journal", Found: strconv.Quote(file),
+				Expected: "a file elsewhere"})
 		}
 	}
 }

@@ -1,12 +1,5 @@
 package config
 
-import (
-	"net"
-	"strconv"
-	"strings"
-	"unicode"
-)
-
 // validateAll checks a decoded configuration, section by section. These checks need several values, or more than a type.
 func validateAll(rep *reporter, c *Config) {
 	validateCharacters(rep, c)
@@ -21,6 +14,8 @@ func validateAll(rep *reporter, c *Config) {
 	validateState(rep, c)
 	validateElection(rep, c)
 	validateListen(rep, "admin.listen", c.Admin.Listen)
+	validateOwnAddresses(rep, c)
+	validateFileOverlaps(rep, c)
 	rep.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	rep.checkOneOf("log.format", c.Log.Format, "text", "json")
 }
@@ -62,22 +57,5 @@ func warnUnusedKeys(rep *reporter, c *Config) {
 		if k.changed && !k.enabled {
 			rep.addWarning(k.path, Problem{Message: "has no effect without " + k.needs})
 		}
-	}
-}
-
-func validateListen(rep *reporter, path, listen string) {
-	if listen == "" {
-		return
-	}
-	p := Problem{Message: "not an address to listen on", Found: strconv.Quote(listen),
-		Expected: `host:port, such as "127.0.0.1:8080" or ":8080"`}
-	host, port, err := net.SplitHostPort(listen)
-	if err != nil || strings.ContainsFunc(host, unicode.IsSpace) {
-		rep.addProblem(path, p)
-		return
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		p.Message = "not a port to listen on"
-		rep.addProblem(path, p)
 	}
 }

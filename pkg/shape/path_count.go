@@ -51,6 +51,16 @@ func (p Policy) NewPathCounter() (*PathCounter, error) {
 	return c, nil
 }
 
+// PathsOutside returns the paths of a policy that match nothing in objects of a schema. Invalid paths are left out.
+func (p Policy) PathsOutside(s *Schema) (outside []PathCount) {
+	c, err := p.NewPathCounter()
+	if err != nil {
+		return nil
+	}
+	c.AddSchema(s)
+	return slices.DeleteFunc(c.Paths, func(one PathCount) bool { return one.Match != PathAbsent })
+}
+
 // AllMatch reports whether each path matches in some type, or may match because its schema is open.
 func (c *PathCounter) AllMatch() bool {
 	return !slices.ContainsFunc(c.Paths, func(p PathCount) bool { return p.Match < PathPossible })

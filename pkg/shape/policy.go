@@ -74,7 +74,11 @@ func (p Policy) Validate(at string, keyed bool) error {
 	if len(p.OnlyIfChanged) > 0 && len(p.IgnoreChanges) > 0 {
 		problem("ignoreChanges", "cannot be combined with onlyIfChanged; remove one of them")
 	}
-	readTree(problem, "onlyIfChanged", p.OnlyIfChanged)
+	for i, watched := range readTree(problem, "onlyIfChanged", p.OnlyIfChanged) {
+		if isWithin(watched, constantPaths) {
+			problem("onlyIfChanged["+strconv.Itoa(i)+"]", "found %q, which no update changes, expected a path that changes", p.OnlyIfChanged[i])
+		}
+	}
 	readTree(problem, "ignoreChanges", p.IgnoreChanges)
 	dropped := readTree(problem, "fields.drop", p.Fields.Drop)
 	for i, kept := range readTree(problem, "fields.keep", p.Fields.Keep) {
@@ -90,6 +94,17 @@ func (p Policy) Validate(at string, keyed bool) error {
 		}
 	}
 	return errors.Join(all...)
+}
+
+// constantPaths are members that no update of an object changes.
+var constantPaths = []path.Path{
+	path.OfNames("kind"), path.OfNames("metadata", "name"), path.OfNames("metadata", "namespace"), path.OfNames("metadata", "uid"),
+	path.OfNames("metadata", "creationTimestamp"), path.OfNames("metadata", "selfLink"),
+}
+
+// isWithin reports whether one of the paths includes everything that p selects. p may be nil.
+func isWithin(p path.Path, paths []path.Path) bool {
+	return p != nil && slices.ContainsFunc(paths, func(one path.Path) bool { return one.Includes(p) })
 }
 
 func (p Policy) validateRedaction(problem problemFunc, keyed bool) {
@@ -185,7 +200,8 @@ type Warning struct {
 	Message string
 }
 
-// Warnings reports paths that start with a member that no built-in resource of Kubernetes has.
+// Warnings reports paths that start with a member that no built-in resource of Kubernetes has, and those in fields.drop that
+// are always kept.
 func (p Policy) Warnings() []Warning {
 	var all []Warning
 	for key, texts := range p.pathsByKey() {
@@ -193,6 +209,9 @@ func (p Policy) Warnings() []Warning {
 			parsed, err := path.Parse(text)
 			if err != nil {
 				continue
+			}
+			if key == "fields.drop" && isWithin(parsed, identityPaths) {
+				all = append(all, Warning{fmt.Sprintf("%s[%d]", key, i), fmt.Sprintf("%q identifies the object and is always kept", text)})
 			}
 			if first, yes := parsed.CustomRoot(); yes {
 				all = append(all, Warning{fmt.Sprintf("%s[%d]", key, i), fmt.Sprintf(

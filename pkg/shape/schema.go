@@ -48,6 +48,11 @@ func ParseSchemas(document []byte) (*Schemas, error) {
 	return &Schemas{d.Components.Schemas}, nil
 }
 
+// MetadataSchema returns the schema of objects that are captured without anything but apiVersion, kind and metadata.
+func MetadataSchema() *Schema {
+	return &Schema{root: (&schemaNode{}).withObjectMembers()}
+}
+
 // ParseDefinition reads a CustomResourceDefinition. It returns the schema of one of its versions, and an identity that every
 // edit of the definition changes.
 func ParseDefinition(definition []byte, version string) (s *Schema, identity string, err error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/audit"
@@ -22,7 +23,7 @@ type Config struct {
 	Envelope audit.Envelope `mapstructure:"envelope"`
 	// Client ID for the logs and quotas of the brokers. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`
-	// Timeout of one request, including the connection. Default 10s; at least 100ms.
+	// Timeout of one request, including the connection. Default 10s; 100ms to 1h.
 	RequestTimeout time.Duration `mapstructure:"requestTimeout"`
 	// TLS of the connections to the brokers.
 	TLS auth.TLS `mapstructure:"tls"`
@@ -34,6 +35,7 @@ const (
 	defaultClientID       = "kubecdc"
 	defaultRequestTimeout = 10 * time.Second
 	minRequestTimeout     = 100 * time.Millisecond
+	maxRequestTimeout     = time.Hour
 )
 
 // Enabled reports whether any topic is read.
@@ -50,8 +52,9 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New(`kafka.brokers: missing; expected at least one "host:port"`))
 	}
 	for i, broker := range c.Brokers {
-		if host, _, err := net.SplitHostPort(broker); err != nil || host == "" {
-			errs = append(errs, fmt.Errorf(`kafka.brokers[%d]: no "host:port"`, i)) // not shown: it may hold a password
+		host, port, err := net.SplitHostPort(broker)
+		if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || portErr != nil || n == 0 { // not shown: it may hold a password
+			errs = append(errs, fmt.Errorf(`kafka.brokers[%d]: no "host:port" with a port from 1 to 65535`, i))
 		}
 	}
 	for i, name := range c.Topics {
@@ -62,8 +65,8 @@ func (c Config) Validate() error {
 	if err := c.Envelope.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("kafka.envelope: %w", err))
 	}
-	if d := c.RequestTimeout; d != 0 && d < minRequestTimeout {
-		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected at least %v", d, minRequestTimeout))
+	if d := c.RequestTimeout; d != 0 && d < minRequestTimeout || d > maxRequestTimeout {
+		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected %v to %v", d, minRequestTimeout, maxRequestTimeout))
 	}
 	if m := c.SASL.Mechanism; !c.TLS.Enabled && !c.SASL.AllowCleartextCredentials && (m == "plain" || m == "oauthbearer") {
 		errs = append(errs, fmt.Errorf("kafka.sasl.mechanism: %s without kafka.tls sends the password or token in cleartext; use TLS, or set "+

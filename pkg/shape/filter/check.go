@@ -1,8 +1,10 @@
 package filter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -10,8 +12,6 @@ import (
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
-	"github.com/google/cel-go/common/types/ref"
-	"github.com/google/cel-go/interpreter"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -31,21 +31,21 @@ func (f *Filter) checkSatisfiable(compiled *cel.Ast) error {
 	var wrong error
 	ast.PreOrderVisit(compiled.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		if wrong == nil && e.Kind() == ast.CallKind {
-			wrong = f.checkCall(e.AsCall())
+			wrong = f.checkCall(e.AsCall(), compiled.NativeRep().SourceInfo())
 		}
 	}))
 	if wrong != nil {
 		return wrong
 	}
 	for _, kind := range kindsOfChanges(f.withOld) {
-		result, err := f.evaluateKnown(kind.facts())
-		if err == nil && result != types.False {
+		outcome, err := f.evaluateAll(kind, Known{})
+		if outcome != Never && outcome != Fails {
 			return nil
 		}
-		wrong = err
+		wrong = cmp.Or(wrong, err)
 	}
 	if wrong != nil {
-		return fmt.Errorf("it fails for every change: %w", wrong)
+		return fmt.Errorf("it fails, or is false, for every change: %w", wrong)
 	}
 	return errors.New("it is false for every change")
 }
@@ -57,7 +57,11 @@ type Kind struct {
 }
 
 func (k Kind) facts() map[string]any {
-	return map[string]any{"change.type": string(k.Type), "change.class": string(k.Class)}
+	facts := map[string]any{"change.type": string(k.Type), "change.class": string(k.Class)}
+	if k.Type != event.Deleted && k.Type != event.Attributed {
+		facts["change.finalStateUnknown"] = false
+	}
+	return facts
 }
 
 // kindsOfChanges returns the kinds of changes that a filter is evaluated for. Filters of rules have the old object, and are
@@ -81,55 +85,7 @@ func Kinds() []Kind {
 	}
 }
 
-// Outcome is the result of an expression for all changes of a kind.
-type Outcome int
-
-// The outcomes of an expression.
-const (
-	Sometimes Outcome = iota // it depends on the change
-	Always                   // true
-	Never                    // false
-)
-
-// OutcomeFor returns the result of the expression for the changes of a kind. facts are further members of change with values
-// that all of them have in common, such as "change.resource".
-func (f *Filter) OutcomeFor(kind Kind, facts map[string]string) Outcome {
-	known := kind.facts()
-	for name, value := range facts {
-		known[name] = value
-	}
-	result, err := f.evaluateKnown(known)
-	switch {
-	case err != nil:
-		return Sometimes // a change for which it fails is treated in its own way
-	case result == types.True:
-		return Always
-	case result == types.False:
-		return Never
-	}
-	return Sometimes
-}
-
-// evaluateKnown evaluates the expression where only some facts are known. The result is unknown if it depends on another.
-func (f *Filter) evaluateKnown(facts map[string]any) (ref.Val, error) {
-	unknown := []*cel.AttributePatternType{cel.AttributePattern("object"), cel.AttributePattern("oldObject")}
-	for name := range changeFacts {
-		if _, known := facts["change."+name]; !known {
-			unknown = append(unknown, cel.AttributePattern("change."+name))
-		}
-	}
-	vars, err := cel.PartialVars(facts, unknown...)
-	if err != nil {
-		return nil, err
-	}
-	result, _, err := f.partial.Eval(vars)
-	if cancelled := (interpreter.EvalCancelledError{}); errors.As(err, &cancelled) {
-		return types.NewUnknown(0, nil), nil // an operand that is not evaluated once the others are known may be the expensive one
-	}
-	return result, err
-}
-
-func (f *Filter) checkCall(c ast.CallExpr) error {
+func (f *Filter) checkCall(c ast.CallExpr, source *ast.SourceInfo) error {
 	args := c.Args()
 	if len(args) != 2 {
 		return nil
@@ -139,7 +95,10 @@ func (f *Filter) checkCall(c ast.CallExpr) error {
 		if isZero(args[1]) {
 			return fmt.Errorf("it divides by zero, which fails for every change")
 		}
-	case operators.Equals, operators.NotEquals:
+	case operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+		if text := textOf(args[0], source); text == textOf(args[1], source) && usesVariable.MatchString(text) {
+			return fmt.Errorf("it compares %s with itself", text)
+		}
 		if err := f.checkValue(args[0], args[1]); err != nil {
 			return err
 		}
@@ -155,6 +114,18 @@ func (f *Filter) checkCall(c ast.CallExpr) error {
 		}
 	}
 	return nil
+}
+
+// usesVariable matches the text of operands that depend on the change. Constants may be the values of a template.
+var usesVariable = regexp.MustCompile(`\b(object|oldObject|change\.\w+)\b`)
+
+// textOf returns an operand as it would be written; "" if it cannot be.
+func textOf(e ast.Expr, source *ast.SourceInfo) string {
+	text, err := cel.ExprToString(e, source)
+	if err != nil {
+		return ""
+	}
+	return text
 }
 
 // checkValue rejects the comparison of a fact with a value that it never has.

@@ -79,6 +79,8 @@ type Filter struct {
 	withOld       bool // oldObject is declared
 	usesOldObject bool // uses oldObject
 	usesObject    bool // uses object
+	indexesFreely bool // names a member by a value, so that it is not known which one
+	uses          map[string]*factUse
 }
 
 // Compile compiles an expression over object, change and, if withOld is set, oldObject. Its errors are for display and give
@@ -102,7 +104,7 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > maxCost {
 		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, maxCost)
 	}
-	f := &Filter{text: text, withOld: withOld}
+	f := &Filter{text: text, withOld: withOld, uses: findFactUses(ast), indexesFreely: indexesFreely(ast)}
 	if f.partial, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptPartialEval)); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"slices"
@@ -50,7 +51,7 @@ type Config struct {
 	// BatchBytes bounds the uncompressed records of one batch, in bytes. A larger record is a batch of its own. Default
 	// 1,000,000, which fits Kafka's default max.message.bytes even when nothing compresses.
 	BatchBytes int `mapstructure:"batchBytes"`
-	// RequestTimeout bounds one request, including the connection. Default 10s; at least 100ms.
+	// RequestTimeout bounds one request, including the connection. Default 10s; 100ms to 1h.
 	RequestTimeout time.Duration `mapstructure:"requestTimeout"`
 	// TLS of the connections to the brokers.
 	TLS auth.TLS `mapstructure:"tls"`
@@ -64,7 +65,7 @@ type CreateTopics struct {
 	Enabled bool `mapstructure:"enabled"`
 	// Partitions of a created topic; 0 means the default of the broker.
 	Partitions int `mapstructure:"partitions"`
-	// ReplicationFactor of a created topic; 0 means the default of the broker.
+	// ReplicationFactor of a created topic, at most the number of brokers; 0 means the default of the broker.
 	ReplicationFactor int `mapstructure:"replicationFactor"`
 	// Configs are topic settings such as cleanup.policy. It is a list because setting names contain dots.
 	Configs []TopicConfig `mapstructure:"configs"`
@@ -86,6 +87,9 @@ const (
 
 	minBatchBytes     = 1 << 10
 	minRequestTimeout = 100 * time.Millisecond
+	maxRequestTimeout = time.Hour // a broker that hangs is noticed only then
+
+	maxReplicas = 1000 // no cluster has as many brokers, each of which holds one replica at most
 )
 
 // isIdempotent reports whether records are numbered.
@@ -121,6 +125,8 @@ func (c Config) validateBrokers() error {
 			return fmt.Errorf(`kafka.brokers[%d]: %q; expected "host:port"`, i, broker)
 		case host == "" || !isPort(port):
 			return fmt.Errorf(`kafka.brokers[%d]: %q; expected "host:port" with a port from 1 to 65535`, i, broker)
+		case sinks.CheckHost(host) != nil:
+			return fmt.Errorf(`kafka.brokers[%d]: %q: %w`, i, broker, sinks.CheckHost(host))
 		case slices.Contains(c.Brokers[:i], broker):
 			return fmt.Errorf(`kafka.brokers[%d]: %q is given twice`, i, broker)
 		}
@@ -228,8 +234,9 @@ func (c CreateTopics) validateSettings() error {
 	if c.Partitions < 0 || c.Partitions > 100_000 {
 		return fmt.Errorf("kafka.createTopics.partitions: %d; expected 1 to 100000, or 0 for the broker's default", c.Partitions)
 	}
-	if c.ReplicationFactor < 0 || c.ReplicationFactor > 1<<15-1 {
-		return fmt.Errorf("kafka.createTopics.replicationFactor: %d; expected 1 or more, or 0 for the broker's default", c.ReplicationFactor)
+	if c.ReplicationFactor < 0 || c.ReplicationFactor > maxReplicas {
+		return fmt.Errorf("kafka.createTopics.replicationFactor: %d; expected 1 to %d, at most the number of brokers, or 0 for the broker's default",
+			c.ReplicationFactor, maxReplicas)
 	}
 	for i, entry := range c.Configs {
 		if entry.Name == "" {
@@ -238,12 +245,61 @@ func (c CreateTopics) validateSettings() error {
 		if slices.ContainsFunc(c.Configs[:i], func(earlier TopicConfig) bool { return earlier.Name == entry.Name }) {
 			return fmt.Errorf("kafka.createTopics.configs[%d].name: %s is given twice", i, entry.Name)
 		}
+		if err := c.validateRetention(entry); err != nil {
+			return fmt.Errorf("kafka.createTopics.configs[%d].value: %w", i, err)
+		}
 		if n, err := strconv.Atoi(entry.Value); err == nil && entry.Name == "min.insync.replicas" && c.ReplicationFactor > 0 && n > c.ReplicationFactor {
 			return fmt.Errorf("kafka.createTopics.configs[%d].value: %d replicas in sync are never reached; expected at most %d, the replicationFactor",
 				i, n, c.ReplicationFactor)
 		}
 	}
 	return nil
+}
+
+// minTopicRetention is the shortest time in which a consumer may read a record before it is deleted.
+const minTopicRetention = time.Second
+
+// validateRetention checks the setting retention.ms, which has no effect on topics that are only compacted.
+func (c CreateTopics) validateRetention(entry TopicConfig) error {
+	if entry.Name != "retention.ms" || slices.Contains(c.Configs, TopicConfig{Name: "cleanup.policy", Value: "compact"}) {
+		return nil
+	}
+	n, err := strconv.ParseInt(entry.Value, 10, 64)
+	if err != nil || n < -1 || n >= 0 && n < minTopicRetention.Milliseconds() {
+		return fmt.Errorf("%q keeps nothing, or is no number of milliseconds; expected at least %d, or -1 for no limit",
+			entry.Value, minTopicRetention.Milliseconds())
+	}
+	return nil
+}
+
+// smallestChange has the least that a change can have.
+var smallestChange = event.Change{
+	Type: event.Deleted, Resource: event.Resource{Version: "v1", Resource: "x", Kind: "X"}, Name: "x", UID: strings.Repeat("0", 36),
+	ResourceVersion: "1", ObservedAt: time.Unix(0, 0),
+}
+
+// ValidateSizes returns an error if created topics refuse even the smallest change, in a format, for its size.
+func (c Config) ValidateSizes(f format.Format) error {
+	c = c.withDefaults()
+	i := slices.IndexFunc(c.CreateTopics.Configs, func(entry TopicConfig) bool { return entry.Name == "max.message.bytes" })
+	codec, known := record.Codecs[c.Compression]
+	if i < 0 || !known {
+		return nil
+	}
+	limit, err := strconv.Atoi(c.CreateTopics.Configs[i].Value)
+	if err != nil {
+		return fmt.Errorf("kafka.createTopics.configs[%d].value: %q; expected a number of bytes", i, c.CreateTopics.Configs[i].Value)
+	}
+	encoder, err := record.NewEncoder(f, c.Tombstones, codec)
+	if err != nil {
+		return err
+	}
+	batch, _, _, err := encoder.Encode(nil, []sinks.Message{{Change: &smallestChange}}, math.MaxInt, math.MaxInt, record.ProducerSequence{})
+	if size := len(batch) - record.LengthPrefix; err == nil && limit < size {
+		return fmt.Errorf("kafka.createTopics.configs[%d].value: %d bytes; the smallest change has %d, expected at least %d, for large objects 2097152",
+			i, limit, size, size)
+	}
+	return err
 }
 
 func (c Config) validateBatches() error {
@@ -256,6 +312,9 @@ func (c Config) validateBatches() error {
 	}
 	if d := c.RequestTimeout; d != 0 && d < minRequestTimeout {
 		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected at least %v", d, minRequestTimeout))
+	}
+	if d := c.RequestTimeout; d > maxRequestTimeout {
+		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected at most %v", d, maxRequestTimeout))
 	}
 	return errors.Join(errs...)
 }

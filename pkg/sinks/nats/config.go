@@ -47,7 +47,7 @@ type Config struct {
 	// Lanes is the number of lanes that objects hash to while the server refuses a subject, so that only the objects in its
 	// lane wait. Default 512, at most 65536.
 	Lanes int `mapstructure:"lanes"`
-	// AckTimeout is how long to wait for an answer of the stream, and for a connection. Default 5s.
+	// AckTimeout is how long to wait for an answer of the stream, and for a connection. Default 5s; 100ms to 1h.
 	AckTimeout time.Duration `mapstructure:"ackTimeout"`
 	// MaxInFlightBytes bounds the estimated size of all messages in flight. Default 8 MiB.
 	MaxInFlightBytes int64 `mapstructure:"maxInFlightBytes"`

@@ -58,6 +58,9 @@ func (c Config) validateURL() error {
 		if n, err := strconv.ParseUint(cmp.Or(u.Port(), "4222"), 10, 16); err != nil || n == 0 || u.Hostname() == "" {
 			return fmt.Errorf("address %d is not of the form nats://host:port, with a port from 1 to 65535", i+1)
 		}
+		if err := sinks.CheckHost(u.Hostname()); err != nil {
+			return fmt.Errorf("address %d: %w", i+1, err)
+		}
 	}
 	return nil
 }
@@ -167,12 +170,17 @@ func (c Config) validateAuthentication() error {
 	return errors.Join(errs...)
 }
 
-// minAckTimeout is the least time in which a server over a network can acknowledge.
-const minAckTimeout = 100 * time.Millisecond
+const (
+	minAckTimeout = 100 * time.Millisecond // below it no server over a network can acknowledge
+	maxAckTimeout = time.Hour              // a server that hangs is noticed only then
+)
 
 func (c Config) validateAckTimeout() error {
 	if c.AckTimeout < minAckTimeout {
 		return fmt.Errorf("too short: found %v, expected at least %v", c.AckTimeout, minAckTimeout)
+	}
+	if c.AckTimeout > maxAckTimeout {
+		return fmt.Errorf("too long: found %v, expected at most %v", c.AckTimeout, maxAckTimeout)
 	}
 	return nil
 }

@@ -143,6 +143,8 @@ func (c Config) validateURL() error {
 		return errors.New("not of the form https://host/path")
 	case u.Hostname() == "" || u.Port() != "" && !isPort(u.Port()):
 		return errors.New("not of the form https://host:port/path, with a port from 1 to 65535")
+	case sinks.CheckHost(u.Hostname()) != nil:
+		return sinks.CheckHost(u.Hostname())
 	case u.Scheme != "https" && u.Scheme != "http":
 		return fmt.Errorf("scheme %q is not one of https, http", u.Scheme)
 	case u.User != nil:
