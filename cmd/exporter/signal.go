@@ -2,6 +2,9 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +15,7 @@ import (
 func signalCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "signal",
-		Short: "Ask something of a running exporter: pause and resume a sink, a snapshot, dead letters",
+		Short: "Ask something of a running exporter: pause and resume a sink, a snapshot, a replay, dead letters",
 		Long: `Ask something of a running exporter, at the socket in the directory of its journal.
 
 A signal is stored before it is answered, and survives a crash, a changed
@@ -21,13 +24,13 @@ configuration and, with a replicated state, a failover. list shows each with its
 Run it on the machine of the exporter, or in its container, as the exporter's user.
 Where no exporter answers, or only a standby, it ends with exit code 3.`,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: pause, resume, snapshot, cancel, deadletters or list")
+			return errors.New("a subcommand is missing: pause, resume, snapshot, replay, cancel, deadletters or list")
 		},
 	}
 	onlyCommands(cmd)
 	cmd.AddCommand(
-		signalPauseCommand(), signalResumeCommand(), signalSnapshotCommand(), signalCancelCommand(), signalDeadLettersCommand(),
-		signalListCommand(),
+		signalPauseCommand(), signalResumeCommand(), signalSnapshotCommand(), signalReplayCommand(), signalCancelCommand(),
+		signalDeadLettersCommand(), signalListCommand(),
 	)
 	return cmd
 }
@@ -97,12 +100,55 @@ replicated state, after a failover.`,
 	return cmd
 }
 
+func signalReplayCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "replay --sink NAME --since (TIME | DURATION | OFFSET) (--config FILE | --dir DIR)",
+		Short: "Emit again for a sink what the journal keeps, between live changes",
+		Long: `Emit again for a sink what the journal keeps, between live changes: every record of an
+object since a time (2026-11-26T15:04:05Z), since a while ago (10m), or from an offset of
+the journal on. The records have the type replayed, which tables of objects ignore: they
+are the past. Other sinks get nothing of it.
+
+The journal keeps what some sink still needs, and journal.keep longer. If it does not
+reach back that far, the answer says from where it does. For a sink that keeps rows, or
+to bring a table up to date, there is exporter signal snapshot.
+
+It returns when the signal is stored. list shows when the sink has everything, and how
+much that was.`,
+		Args: cobra.NoArgs,
+	}
+	place, sink, output := addJournalLocationFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
+	since := cmd.Flags().String("since", "", "the first record: a time in RFC 3339, how long ago such as 10m, or an offset")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		offset, from, err := parseSince(*since, time.Now())
+		if err != nil {
+			return err
+		}
+		return sendSignal(cmd, place, signals.Request{Kind: signals.Replay, Sink: *sink, Offset: offset, From: from}, *output)
+	}
+	return cmd
+}
+
+// parseSince parses where a replay begins: at an offset, or else at a time.
+func parseSince(text string, now time.Time) (offset uint64, from time.Time, err error) {
+	if offset, err := strconv.ParseUint(text, 10, 64); err == nil && offset > 0 {
+		return offset, from, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
+		return 0, now.Add(-ago).UTC(), nil
+	}
+	if from, err = time.Parse(time.RFC3339, text); err == nil && !from.After(now) {
+		return 0, from.UTC(), nil
+	}
+	return 0, from, fmt.Errorf("--since is %q and must be a past time such as 2026-11-26T15:04:05Z, how long ago such as 10m, or an offset", text)
+}
+
 func signalCancelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel ID (--config FILE | --dir DIR)",
-		Short: "End a snapshot that is active",
-		Long: `End a snapshot that is active, for example because it waits for a resource that may not
-be read. What the sink has got of it stays valid. Other snapshots of the sink can follow.
+		Short: "End a snapshot or a replay that is active",
+		Long: `End a snapshot or a replay that is active, for example because it waits for a resource
+that may not be read. What the sink has got of it stays valid, and others can follow.
 
 A pause is ended by resume.`,
 		Args: cobra.ExactArgs(1),

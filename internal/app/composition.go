@@ -37,6 +37,7 @@ type composition struct {
 	protection  *protection
 	attribution *attributionRunner // nil without audit
 	snapshots   *requestedSnapshots
+	replays     *requestedReplays
 	clock       *condition.Condition
 
 	open     atomic.Bool   // all parts are made
@@ -47,6 +48,7 @@ type composition struct {
 	sourceTask     *task
 	protectionTask *task
 	snapshotTask   *task
+	replayTask     *task
 	closing        sync.Once
 }
 
@@ -128,7 +130,8 @@ func (c *composition) openSourceAndSinks() (err error) {
 	if c.source, err = c.newSource(); err != nil {
 		return err
 	}
-	c.snapshots = newRequestedSnapshots(c.signals, c.source, c.cfg.Sinks)
+	c.replays = newRequestedReplays(c.signals, c.cfg.Sinks)
+	c.snapshots = newRequestedSnapshots(c.signals, c.source, c.cfg.Sinks, c.replays)
 	c.open.Store(true)
 	return nil
 }
@@ -206,13 +209,15 @@ func (c *composition) startTasks() {
 		return c.source.Run(ctx)
 	}, c.failed.reportError)
 	c.snapshotTask = startTask("requested snapshots", c.snapshots.run, c.failed.reportError)
+	c.replayTask = startTask("requested replays", c.replays.run, c.failed.reportError)
 }
 
-// drain stops the source, so that no new changes arrive, and lets the sinks deliver what the journal holds and the state
-// cover that, for at most delivery.drainTimeout. With an election the next exporter delivers what is left, so it does not
-// wait for sinks that are away: until this process has released the Lease, the other sinks get nothing.
+// drain stops what appends changes, so that no new ones arrive, and lets the sinks deliver what the journal holds and the
+// state cover that, for at most delivery.drainTimeout. With an election the next exporter delivers what is left, so it does
+// not wait for sinks that are away: until this process has released the Lease, the other sinks get nothing.
 func (c *composition) drain() {
 	c.sourceTask.stop()
+	c.replayTask.stop()
 	c.attribution.stopTasks() // remaining changes are attributed after the next start
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Delivery.DrainTimeout)
 	defer cancel()
@@ -236,6 +241,7 @@ func (c *composition) drain() {
 
 // stopTasks stops the tasks in the opposite order of startTasks. Undelivered changes stay in the journal.
 func (c *composition) stopTasks() {
+	c.replayTask.stop()
 	c.snapshotTask.stop()
 	c.sourceTask.stop()
 	c.protectionTask.stop()

@@ -139,7 +139,7 @@ func skipUnwanted(s config.Sink, route func(*event.Change) delivery.Route) func(
 			return delivery.Route{Skip: true}
 		case c.Type == event.Watermark && (rows || !slices.Contains(c.Watermark.Sinks, s.Name)):
 			return delivery.Route{Skip: true}
-		case !f.CanRepresent(c), rows && c.Type == event.Attributed:
+		case !f.CanRepresent(c), rows && c.Type.IsBeside():
 			return delivery.Route{Skip: true}
 		case route == nil:
 			return delivery.Route{Partial: changesOnly}

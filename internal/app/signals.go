@@ -106,10 +106,10 @@ func (c *signalControl) isWorking(id string) bool {
 	return c.working[id]
 }
 
-// endInterrupted ends the signals that an earlier process has not finished. A pause lasts, and a snapshot goes on.
+// endInterrupted ends the signals that an earlier process has not finished, unless they go on.
 func (c *signalControl) endInterrupted(now time.Time) {
 	for _, s := range c.registry.List() {
-		if s.State == signals.Active && s.Kind != signals.Pause && s.Kind != signals.Snapshot && !c.isWorking(s.ID) {
+		if s.State == signals.Active && !s.Kind.GoesOn() && !c.isWorking(s.ID) {
 			ended := s.End(signals.Aborted, now, 0, "the exporter ended meanwhile; what it had done is done")
 			c.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
 		}
@@ -229,13 +229,13 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 	isLetters := r.Kind == signals.DiscardDeadLetters || r.Kind == signals.RetryDeadLetters
 	isConfigured := slices.Contains(names, r.Sink)
 	switch {
-	case r.Kind != signals.Pause && r.Kind != signals.Resume && r.Kind != signals.Snapshot && !isLetters:
+	case !r.Kind.GoesOn() && r.Kind != signals.Resume && !isLetters:
 		return fmt.Sprintf("this exporter knows no signal %q", r.Kind)
 	case r.For < 0:
 		return "the duration of a pause is negative"
 	case isLetters && (isConfigured || r.Kind == signals.DiscardDeadLetters):
 		return c.missingLetter(r)
-	case !isConfigured && (!isPaused || r.Kind == signals.Snapshot):
+	case !isConfigured && (!isPaused || r.Kind == signals.Snapshot || r.Kind == signals.Replay):
 		return fmt.Sprintf("no sink %q is configured; there are: %s", r.Sink, strings.Join(names, ", "))
 	}
 	return ""
@@ -323,6 +323,8 @@ func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.S
 	switch r.Kind {
 	case signals.Snapshot:
 		return c.snapshots.submit(ctx, r)
+	case signals.Replay:
+		return c.replays.submit(ctx, r)
 	case signals.Cancel:
 		return c.snapshots.cancel(ctx, r)
 	default:

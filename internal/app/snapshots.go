@@ -21,8 +21,9 @@ import (
 // what of that has ended; here nothing is kept that a restart or a failover would lose. Safe for concurrent use.
 type requestedSnapshots struct {
 	*signalControl
-	source scopeSource
-	sinks  []config.Sink // the configured ones
+	source  scopeSource
+	sinks   []config.Sink // the configured ones
+	replays *requestedReplays
 
 	mu        sync.Mutex
 	seen      map[string]bool   // IDs of the signals that the source was notified of
@@ -35,8 +36,10 @@ type scopeSource interface {
 	EmitRequested()
 }
 
-func newRequestedSnapshots(c *signalControl, s scopeSource, sinks []config.Sink) *requestedSnapshots {
-	return &requestedSnapshots{signalControl: c, source: s, sinks: sinks, seen: map[string]bool{}, endsUntil: map[string]uint64{}}
+func newRequestedSnapshots(c *signalControl, s scopeSource, sinks []config.Sink, replays *requestedReplays) *requestedSnapshots {
+	return &requestedSnapshots{
+		signalControl: c, source: s, sinks: sinks, replays: replays, seen: map[string]bool{}, endsUntil: map[string]uint64{},
+	}
 }
 
 // submit stores a signal and requests its snapshots.
@@ -81,8 +84,8 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 	return signal, s.request(ctx, signal, scopes)
 }
 
-// cancel ends a snapshot that is active: its end is stored together with that of the request to cancel it, and then what it
-// has requested is removed.
+// cancel ends a snapshot or a replay that is active: its end is stored together with that of the request to cancel it. What
+// a snapshot has requested is removed then; the stream has the end of a replay before.
 func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (signals.Signal, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
 	defer cancel()
@@ -96,16 +99,27 @@ func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (sig
 		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("no signal %q is kept; exporter signal list has those that are", r.Target))
 	case target.Kind == signals.Pause:
 		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("%s is a pause, which exporter signal resume --sink %s ends", target.ID, target.Sink))
-	case target.Kind != signals.Snapshot:
+	case target.Kind != signals.Snapshot && target.Kind != signals.Replay:
 		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("%s is no snapshot but %s, which cannot be canceled", target.ID, target.Kind))
 	case target.State != signals.Active:
-		signal = signal.End(signals.Nothing, time.Now(), 0, fmt.Sprintf("snapshot %s has ended before: %s", target.ID, target.State))
+		signal = signal.End(signals.Nothing, time.Now(), 0, fmt.Sprintf("%s %s has ended before: %s", target.Kind, target.ID, target.State))
 	default:
-		signal = signal.End(signals.Done, time.Now(), 0, fmt.Sprintf("snapshot %s is canceled", target.ID))
+		signal = signal.End(signals.Done, time.Now(), 0, fmt.Sprintf("%s %s is canceled", target.Kind, target.ID))
+	}
+	described := s.describeEnded(target.ID)
+	if signal.State == signals.Done && target.Kind == signals.Replay {
+		var err error
+		described, err = s.replays.cancelReplay(ctx, target.ID, signal.ID)
+		switch {
+		case err != nil:
+			return signal.End(signals.Aborted, time.Now(), 0, err.Error()), err
+		case described == "":
+			signal = signal.End(signals.Nothing, time.Now(), 0, fmt.Sprintf("replay %s is ending", target.ID))
+		}
 	}
 	err := s.registry.Commit(ctx, signal.ID, func(b *signals.Book) {
 		if signal.State == signals.Done {
-			b.PutIfActive(target.End(signals.Aborted, time.Now(), 0, "canceled by signal "+signal.ID+s.describeEnded(target.ID)))
+			b.PutIfActive(target.End(signals.Aborted, time.Now(), 0, "canceled by signal "+signal.ID+described))
 		}
 		b.Put(signal)
 	})
@@ -113,7 +127,7 @@ func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (sig
 		return signal, err
 	}
 	delete(s.endsUntil, target.ID)
-	s.log.Info("a requested snapshot is canceled", "sink", signal.Sink, "signal", signal.ID, "snapshot", target.ID)
+	s.log.Info("a signal is canceled", "sink", signal.Sink, "signal", signal.ID, "canceled", target.ID)
 	if err := s.removeEnded(ctx); err != nil {
 		s.log.Debug("the requests of a canceled snapshot are not removed yet", "error", err)
 	}

@@ -55,7 +55,7 @@ func openSnapshots(t *testing.T, j *journal.Journal, w *watchedScopes, sinks ...
 	for _, name := range sinks {
 		all = append(all, config.Sink{Name: name})
 	}
-	return newRequestedSnapshots(openControl(t, j), w, all)
+	return newRequestedSnapshots(openControl(t, j), w, all, nil)
 }
 
 // requestsIn returns what is requested in a journal as "resource sink", and "ended" behind what has ended.
@@ -286,7 +286,7 @@ func TestEverySnapshotHasAnEnd(t *testing.T) {
 	if err := j.Declare(t.Context(), journal.Declaration{Sinks: []string{"b"}}); err != nil {
 		t.Fatal(err)
 	}
-	s = newRequestedSnapshots(s.signalControl, w, []config.Sink{{Name: "b"}})
+	s = newRequestedSnapshots(s.signalControl, w, []config.Sink{{Name: "b"}}, nil)
 	if got := s.mustAdvance(t, all[len(all)-2].ID); got.State != signals.Aborted || got.Result != "the sink was removed" {
 		t.Errorf("of a removed sink: %+v", got)
 	}

@@ -40,7 +40,7 @@ func describeSignal(s signals.Signal) string {
 	switch {
 	case s.State != signals.Active:
 		return text + string(s.State) + ": " + s.Result
-	case s.Kind == signals.Snapshot:
+	case s.Kind == signals.Snapshot, s.Kind == signals.Replay:
 		return text + s.Result
 	case s.Until.IsZero():
 		return text + fmt.Sprintf("in force until it is resumed; %d changes wait", s.Count)

@@ -86,14 +86,15 @@ func (o Options) withDefaults() Options {
 }
 
 // Journal is the durable log between the source and the sinks, and what both sides continue from after a restart. Its parts
-// are [Log], [KnownObjects], [SinkLedger], [DeadLetters], [EvidenceStore] and [Identity], each with its own state; one
-// committer writes for all of them, and what involves several of them is here. All methods are safe for concurrent use; Run
-// is called once, Close once and after Run has returned.
+// are [Log], [KnownObjects], [SinkLedger], [DeadLetters], [ReplayLedger], [EvidenceStore] and [Identity], each with its own
+// state; one committer writes for all of them, and what involves several of them is here. All methods are safe for
+// concurrent use; Run is called once, Close once and after Run has returned.
 type Journal struct {
 	*Log
 	*KnownObjects
 	*SinkLedger
 	*DeadLetters
+	*ReplayLedger
 	*EvidenceStore
 	*Identity
 
@@ -142,6 +143,7 @@ func newJournal(s *store, opts Options) *Journal {
 		store: s, log: j.Log, sinks: j.SinkLedger, deadLetters: j.DeadLetters, changed: j.changed, view: j.view,
 		maxBytes: opts.MaxBytes, reserve: opts.Reserve, condition: condition.New(opts.Logger, "journal", condition.Problem{}),
 	}
+	j.ReplayLedger = &ReplayLedger{store: s, queue: j.queue, log: j.Log, space: j.space, all: map[string]Replay{}}
 	j.committer = &committer{
 		store: s, queue: j.queue, log: j.Log, known: j.KnownObjects, sinks: j.SinkLedger, deadLetters: j.DeadLetters,
 		identity: j.Identity, space: j.space, changed: j.changed, view: j.view,
@@ -161,7 +163,9 @@ func (j *Journal) loadFromStore() error {
 	if err := dropPartialSeed(j.store); err != nil {
 		return err
 	}
-	if err := errors.Join(j.SinkLedger.loadFromStore(), j.DeadLetters.loadFromStore(), j.KnownObjects.loadFromStore()); err != nil {
+	if err := errors.Join(
+		j.SinkLedger.loadFromStore(), j.DeadLetters.loadFromStore(), j.KnownObjects.loadFromStore(), j.ReplayLedger.loadFromStore(),
+	); err != nil {
 		return err
 	}
 	encoder, err := codec.NewFrameEncoder()

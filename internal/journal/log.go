@@ -28,6 +28,8 @@ type Log struct {
 	// extent follows only after that.
 	trimmed uint64
 	tail    tail
+	// replayed is the offset from which a replay reads on; 0 if there is none.
+	replayed uint64
 }
 
 // Oldest returns the offset of the oldest change that can be read; it is Newest()+1 when there is none.
@@ -180,7 +182,7 @@ func (w *logWrite) dropAll() {
 // capacity is how many bytes of changes may be stored. The newest frame always stays: it determines the next offset.
 func (w *logWrite) trimSettled(low uint64, capacity int64, diskLow bool) error {
 	if kept := w.log.retention.trimLimit(low, time.Now()); w.extent.sizeBytes() < capacity/2 && !diskLow {
-		low = kept // the retention gives way before a bound does
+		low = w.log.replayLimit(kept) // the retention gives way before a bound does
 	}
 	if low < w.extent.oldest || !w.isTrimWorthwhile(low, capacity) {
 		return nil

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"crypto/rand"
 	"maps"
 	"slices"
@@ -180,16 +181,9 @@ func (g *group) requestSnapshots(sink string) {
 // appendGaps appends what marks for a sink that it was no member: a gap of each resource, up to the newest position. cluster
 // is the UID of the cluster, "" for the stored one.
 func (g *group) appendGaps(s event.FormerSink, cluster string) error {
-	name := g.sinks.ledger.clusterName
-	if name == "" {
-		name = cluster
-	}
-	if name == "" {
-		stored, err := g.sinks.ledger.store.getValue(codec.KeyCluster)
-		if err != nil {
-			return err
-		}
-		name = string(stored)
+	name, err := g.clusterName(cluster)
+	if err != nil {
+		return err
 	}
 	from := map[string]event.ResourcePosition{}
 	for _, p := range s.Positions {
@@ -225,6 +219,15 @@ func (g *group) appendGaps(s event.FormerSink, cluster string) error {
 			"sink", s.Name, "gaps", gaps)
 	}
 	return nil
+}
+
+// clusterName returns the name of the cluster in records: the configured one, or its UID. uid is "" for the stored one.
+func (g *group) clusterName(uid string) (string, error) {
+	if name := g.sinks.ledger.clusterName; name != "" || uid != "" {
+		return cmp.Or(name, uid), nil
+	}
+	stored, err := g.sinks.ledger.store.getValue(codec.KeyCluster)
+	return string(stored), err
 }
 
 // lowestPositions returns up to where everything of each resource is in the journal after the commit.

@@ -167,7 +167,7 @@ func (r storeReader) isLatest(c *event.Change) (bool, error) {
 	if c.Type.IsControl() {
 		return false, nil
 	}
-	if c.Type == event.Attributed { // it names a version, and carries no state
+	if c.Type.IsBeside() { // no state follows from it
 		return true, nil
 	}
 	object := strings.TrimPrefix(c.Namespace+"/"+c.Name, "/")

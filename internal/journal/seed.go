@@ -34,6 +34,7 @@ func (j *Journal) Seed(ctx context.Context, s Seed) error {
 	if err := j.queue.submit(ctx, (*group).clearForSeed, j.KnownObjects.bodies.reset); err != nil {
 		return err
 	}
+	j.ReplayLedger.forget()
 	step := &seedWriter{queue: j.queue, ctx: ctx}
 	if err := s.Known(step.addKnown); err != nil {
 		return fmt.Errorf("journal: seed: %w", err)
@@ -84,6 +85,7 @@ func (g *group) clearForSeed() error {
 	g.log.dropAll()
 	g.batch.removePrefix([]byte{codec.PrefixKnown})
 	g.batch.removePrefix([]byte{codec.PrefixBody})
+	g.batch.removePrefix(codec.KeyReplay(""))
 	g.known.dropAll()
 	g.batch.putKey(codec.KeySeeding, nil)
 	g.batch.removeKey(codec.KeyID)

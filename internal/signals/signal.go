@@ -19,11 +19,15 @@ const (
 	Resume Kind = "resume" // end the pause of a sink
 
 	Snapshot Kind = "snapshot" // emit the existing objects again for a sink
-	Cancel   Kind = "cancel"   // end a snapshot that is active
+	Replay   Kind = "replay"   // emit again for a sink what the journal keeps
+	Cancel   Kind = "cancel"   // end a snapshot or a replay that is active
 
 	RetryDeadLetters   Kind = "deadletters.retry"   // deliver dead letters of a sink once more
 	DiscardDeadLetters Kind = "deadletters.discard" // drop dead letters of a sink
 )
+
+// GoesOn reports whether a signal of the kind goes on after the process that has accepted it.
+func (k Kind) GoesOn() bool { return k == Pause || k == Snapshot || k == Replay }
 
 // State is how far a signal is.
 type State string
@@ -52,6 +56,9 @@ type Signal struct {
 	Namespace string   `json:"namespace,omitempty"` // of a snapshot: the only namespace; "": all
 	Objects   []string `json:"objects,omitempty"`   // of a snapshot: the only objects; nil: all. Until its end
 
+	Offset uint64    `json:"offset,omitempty"` // of a replay: the first change
+	From   time.Time `json:"from,omitzero"`    // of a replay without an offset: when the first change was observed, or later
+
 	Target string `json:"target,omitempty"` // of a cancel: the ID of the signal that it ends
 
 	Ended  time.Time `json:"ended,omitzero"`
@@ -73,6 +80,9 @@ type Request struct {
 	Select    []string `json:"select,omitempty"`    // of a snapshot: the resources; nil: all
 	Namespace string   `json:"namespace,omitempty"` // of a snapshot: the only namespace; "": all
 	Objects   []string `json:"objects,omitempty"`   // of a snapshot: the only objects, "namespace/name" or "name"; nil: all
+
+	Offset uint64    `json:"offset,omitempty"` // of a replay: the first change; 0: From decides
+	From   time.Time `json:"from,omitzero"`    // of a replay without an offset: when the first change was observed, or later
 
 	Target string `json:"target,omitempty"` // of a cancel: the ID of a signal; the sink is that of it
 }
@@ -107,7 +117,7 @@ func (r Request) New(now time.Time) Signal {
 	}
 	s := Signal{
 		ID: r.ID, Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active,
-		Select: r.Select, Namespace: r.Namespace, Objects: r.Objects, Target: r.Target,
+		Select: r.Select, Namespace: r.Namespace, Objects: r.Objects, Offset: r.Offset, From: r.From, Target: r.Target,
 	}
 	if r.Kind == Pause {
 		s.Since = s.Created

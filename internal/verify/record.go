@@ -127,8 +127,8 @@ func (p *recordParser) share(text string) string {
 	return text
 }
 
-// isObject reports whether the record is about an object.
-func (r *record) isObject() bool { return r.Name != "" && r.Type != string(event.Attributed) }
+// isObject reports whether the record is about the state of an object.
+func (r *record) isObject() bool { return r.Name != "" && !event.Type(r.Type).IsBeside() }
 
 // isListed reports whether a list showed the record, so that its version may be lower than what a watch showed before, or
 // whether history was lost.

@@ -17,6 +17,7 @@ const (
 	Snapshot   Type = "snapshot"   // the object exists, as seen in the first list of its resource; claims no change
 	Sync       Type = "sync"       // the object exists in this version, which was emitted before: emitted for a resync
 	Attributed Type = "attributed" // no change: names the authenticated user that made one, see [Attribution]
+	Replayed   Type = "replayed"   // no change: a record of the past, emitted again for one sink, see [ReplayInfo]
 	Gap        Type = "gap"        // a control record: history of a whole resource was lost, see [GapInfo]
 
 	// Control records around the first list of a resource, see [SnapshotInfo]. Between them, the journal holds the snapshot
@@ -36,12 +37,18 @@ const (
 	// Watermark is a control record that stands in every lane of its scope: every change up to a position stands before it
 	// there, see [WatermarkInfo].
 	Watermark Type = "watermark"
+
+	// ReplayEnd is a control record: a replay has ended, see [ReplayInfo].
+	ReplayEnd Type = "replay.end"
 )
 
 // IsControl reports whether the type is a control record, which concerns a whole resource instead of one object.
 func (t Type) IsControl() bool {
-	return t == Gap || t.FramesSnapshot() || t == AttributionGap || t == Watermark
+	return t == Gap || t.FramesSnapshot() || t == AttributionGap || t == Watermark || t == ReplayEnd
 }
+
+// IsBeside reports whether the type is about an object and not its state: a table of objects has no place for it.
+func (t Type) IsBeside() bool { return t == Attributed || t == Replayed }
 
 // FramesSnapshot reports whether the type is the begin or the end of a snapshot, whole or not.
 func (t Type) FramesSnapshot() bool {
@@ -150,6 +157,21 @@ type WatermarkInfo struct {
 	Sinks []string // that get the record. Not written by formats
 }
 
+// ReplayInfo is the body of a [Replayed] record and of the [ReplayEnd] that each resource has. A replay emits again what the
+// journal keeps. What it emits is the past: newer records of the same objects may stand before it.
+type ReplayInfo struct {
+	ID string // of the signal that asked for it
+
+	// Only on [Replayed].
+	Of   string // ID of the record
+	Type Type   // its type
+
+	// Only on [ReplayEnd].
+	State  string // of the signal, as it ended
+	Count  int    // records of the resource that were emitted again
+	Reason string // why it ended early, for display; "" if it did not
+}
+
 // Identity is a user of a request, as recorded in the audit log of an API server.
 type Identity struct {
 	User   string   // the effective user of the request: the impersonated one, if any
@@ -240,12 +262,15 @@ type Change struct {
 
 	Watermark *WatermarkInfo // only on Watermark
 
-	Attribution *Attribution // only on Attributed
+	Attribution *Attribution // only on Attributed, and if such a record is Replayed
+
+	Replay *ReplayInfo // only on Replayed and ReplayEnd
 
 	// Pass is set if one version of an object can be emitted more than once. It is the ID of the comparison with edited
 	// rules or of the resync that emitted the change, and part of the change's ID. If a list revealed that the object was
 	// deleted, Pass is the ID of that list, or the UID of the object that has its name now. A Gap has a Pass if positions
-	// did not grow: a cluster that is restored twice from one backup can reach the same two positions again.
+	// did not grow: a cluster that is restored twice from one backup can reach the same two positions again. That of a Replayed
+	// record is the ID of the replay and the offset of the record in the journal.
 	Pass string
 
 	DeadLetter *DeadLetterInfo // only on copies that are published as dead letters; never journaled
@@ -273,6 +298,8 @@ func (c *Change) AppendID(b []byte) []byte {
 		}
 	case SnapshotBegin, SnapshotEnd, PartialBegin, PartialEnd:
 		uid = c.Resource.String() + "@" + c.Snapshot.ID
+	case ReplayEnd:
+		uid = c.Resource.String() + "@" + c.Replay.ID
 	case Watermark:
 		return append(b, c.watermarkID()...)
 	default: // of an object
@@ -312,13 +339,22 @@ func (c *Change) WithLane(lane, lanes int) *Change {
 	return &copied
 }
 
+// OriginalType returns the type that a replayed record had, and that of any other record.
+func (c *Change) OriginalType() Type {
+	if c.Type == Replayed && c.Replay != nil {
+		return c.Replay.Type
+	}
+	return c.Type
+}
+
 // OmitDigest removes the digest, because the stream does not have everything that it covers.
 func (w *WatermarkInfo) OmitDigest() { w.Algorithm, w.Count, w.Digest = "", 0, "" }
 
 // Key returns the ordering key: all changes of one object share it, and no other object has it. The form is
 // "group/resource/namespace/name"; the core group is "core", and an absent namespace is empty. Watermarks and the frames of
 // partial snapshots have keys of their own, "group/resource/namespace//watermark" and "…//partial", so that a compacted
-// topic keeps the newest one beside other control records.
+// topic keeps the newest one beside other control records. So do replays: "…//replay", and "…/name/replayed" beside the
+// state of the object.
 func (c *Change) Key() string {
 	return string(c.AppendKey(nil))
 }
@@ -337,6 +373,10 @@ func (c *Change) AppendKey(b []byte) []byte {
 		return append(b, "/watermark"...)
 	case PartialBegin, PartialEnd:
 		return append(b, "/partial"...)
+	case ReplayEnd:
+		return append(b, "/replay"...)
+	case Replayed: // the key of an object belongs to its state
+		return append(append(b, c.Name...), "/replayed"...)
 	default:
 		return append(b, c.Name...)
 	}

@@ -42,6 +42,11 @@ func (c *Change) Clone() *Change {
 		t.copyStrings(&own.Epoch, &own.Algorithm, &own.Digest)
 		t.copyLists(&own.Sinks)
 	}
+	if d.Replay != nil {
+		own := *d.Replay
+		d.Replay = &own
+		t.copyStrings(&own.ID, &own.Of, (*string)(&own.Type), &own.State, &own.Reason)
+	}
 	if d.DeadLetter != nil {
 		own := *d.DeadLetter
 		d.DeadLetter = &own

@@ -23,7 +23,7 @@ const (
 // therefore an r, which readers treat as the current row. A control record has no value: Flink's debezium-json fails on an
 // unknown op, but skips a record without a value.
 func appendEnvelope(b []byte, c *event.Change) []byte {
-	if c.Type.IsControl() || c.Type == event.Attributed {
+	if c.Type.IsControl() || c.Type.IsBeside() {
 		return b
 	}
 	op := envelopeOp(c)

@@ -62,10 +62,10 @@ func (f Format) NeedsBefore() bool { return f == Debezium }
 // NeedsHeaders reports whether the value cannot be interpreted without headers or a key.
 func (f Format) NeedsHeaders() bool { return f == CloudEvents || f == Debezium || f == Upsert }
 
-// CanRepresent reports whether f can encode c at all. An attribution is not a state of an object: if keys identify rows, a
-// record without a value would delete the row, so it must not be sent.
+// CanRepresent reports whether f can encode c at all. An attribution is not a state of an object, and a replayed record is a
+// former one: if keys identify rows, such a record would delete or replace the row, so it must not be sent.
 func (f Format) CanRepresent(c *event.Change) bool {
-	return c.Type != event.Attributed || f != Debezium && f != Upsert
+	return !c.Type.IsBeside() || f != Debezium && f != Upsert
 }
 
 // AppendValue appends c, as the value of a record or the payload of a message, to b and returns the extended slice. It
@@ -78,6 +78,9 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 	case Debezium:
 		return appendEnvelope(b, c)
 	case Upsert:
+		if c.Type.IsBeside() {
+			return b
+		}
 		return appendRow(b, c.After, c)
 	default:
 		return AppendJSON(b, c)
@@ -89,9 +92,9 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 func (f Format) NeedsFactsHeader(c *event.Change) bool {
 	switch f {
 	case Debezium:
-		return c.Type.IsControl() || c.Type == event.Attributed || c.DeadLetter != nil
+		return c.Type.IsControl() || c.Type.IsBeside() || c.DeadLetter != nil
 	case Upsert:
-		return len(c.After) == 0 || len(c.Omitted) > 0 || c.RedactionChanged || c.DeadLetter != nil
+		return len(c.After) == 0 || c.Type.IsBeside() || len(c.Omitted) > 0 || c.RedactionChanged || c.DeadLetter != nil
 	default:
 		return false
 	}

@@ -43,6 +43,7 @@ func appendUnclosedFacts(b []byte, c *event.Change) []byte {
 	b = appendSnapshot(b, c)
 	b = appendGap(b, c.Gap)
 	b = appendWatermark(b, c.Watermark)
+	b = appendReplay(b, c.Replay)
 	b = appendAttribution(b, c.Attribution)
 	b = appendDeadLetter(b, c.DeadLetter)
 	b = appendList(b, `,"omitted":`, c.Omitted)
@@ -126,6 +127,20 @@ func appendWatermark(b []byte, w *event.WatermarkInfo) []byte {
 		b = appendMember(b, `,"digest":`, w.Digest)
 	}
 	return append(b, '}')
+}
+
+func appendReplay(b []byte, r *event.ReplayInfo) []byte {
+	if r == nil {
+		return b
+	}
+	b = appendMember(b, `,"replay":{"id":`, r.ID)
+	if r.State == "" {
+		b = appendMember(b, `,"of":`, r.Of)
+		return append(appendMember(b, `,"type":`, string(r.Type)), '}')
+	}
+	b = appendMember(b, `,"state":`, r.State)
+	b = strconv.AppendInt(append(b, `,"count":`...), int64(r.Count), 10)
+	return append(appendOptional(b, `,"reason":`, r.Reason), '}')
 }
 
 func appendAttribution(b []byte, a *event.Attribution) []byte {

@@ -45,7 +45,7 @@ func ReadStored(value []byte, header func(name string) string) (s Stored, ours b
 	if all := header(HeaderChange); all != "" {
 		f, ok := readNative([]byte(all))
 		s = f.storedRecord()
-		if s.Type.IsControl() || s.Type == event.Attributed {
+		if s.Type.IsControl() || s.Type.IsBeside() {
 			s.Native = []byte(all)
 		} else if s.Type != event.Deleted {
 			s.After = value

@@ -84,6 +84,11 @@ func sampleChanges() []namedChange {
 	absent.ResourceVersion, absent.ListVersion, absent.Coalesced, absent.FinalStateUnknown = "4713", "4713", true, true
 	absent.Snapshot, absent.Pass = part.Snapshot, "2kqv5zt7ma.4712/shop/never"
 
+	replayed, replayEnd := updated, control
+	replayed.Type, replayed.Pass = event.Replayed, "t4wz2mfe6k/4711"
+	replayed.Replay = &event.ReplayInfo{ID: "t4wz2mfe6k", Of: updated.ID(), Type: event.Updated}
+	replayEnd.Type, replayEnd.Replay = event.ReplayEnd, &event.ReplayInfo{ID: "t4wz2mfe6k", State: "done", Count: 1}
+
 	complete, filtered := control, control
 	complete.Type, complete.ResourceVersion = event.Watermark, "4723"
 	complete.Watermark = &event.WatermarkInfo{Epoch: "4722", Sequence: 7, Algorithm: event.DigestAlgorithm, Count: 1, Digest: digest.String(), Lane: 2, Lanes: 6}
@@ -113,6 +118,7 @@ func sampleChanges() []namedChange {
 		{"attributed", attributed}, {"attributed-requested-by", ended}, {"attribution.gap", blind},
 		{"watermark", complete}, {"watermark-filtered", filtered},
 		{"partial.begin", part}, {"deleted-absent", absent}, {"partial.end", partEnd},
+		{"replayed", replayed}, {"replay.end", replayEnd},
 	}
 }
 

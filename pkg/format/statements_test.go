@@ -155,7 +155,7 @@ func checkTypes(t *testing.T, c *event.Change) {
 	object, _ := readObject(t, JSON.AppendValue(nil, c))
 	_, named := object["name"]
 	_, shown := object["after"]
-	control := slices.Contains([]event.Type{event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.PartialBegin, event.PartialEnd, event.AttributionGap, event.Watermark}, c.Type)
+	control := slices.Contains([]event.Type{event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.PartialBegin, event.PartialEnd, event.AttributionGap, event.Watermark, event.ReplayEnd}, c.Type)
 	if named == control || c.Type.IsControl() != control || isControlKey(c.Key()) != control {
 		t.Errorf("%s: name %v, key %s", c.Type, object["name"], c.Key())
 	}
@@ -166,7 +166,7 @@ func checkTypes(t *testing.T, c *event.Change) {
 
 // isControlKey: the key of a control record is that of its resource without a name; that of some types has a suffix.
 func isControlKey(key string) bool {
-	return strings.HasSuffix(strings.TrimSuffix(strings.TrimSuffix(key, "/watermark"), "/partial"), "/")
+	return strings.HasSuffix(strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(key, "/watermark"), "/partial"), "/replay"), "/")
 }
 
 // checkCloudEvents: the table of attributes, and that the data is the native object and never absent.
@@ -328,6 +328,10 @@ func checkKeys(t *testing.T, c *event.Change) {
 		last = "/watermark"
 	case event.PartialBegin, event.PartialEnd:
 		last = "/partial"
+	case event.ReplayEnd:
+		last = "/replay"
+	case event.Replayed:
+		last = c.Name + "/replayed"
 	}
 	if want := group + "/" + c.Resource.Resource + "/" + c.Namespace + "/" + last; c.Key() != want {
 		t.Errorf("key %s, want %s", c.Key(), want)

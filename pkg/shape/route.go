@@ -87,6 +87,11 @@ func (r *Router) firstMatch(c *event.Change) *compiledRoute {
 	if c.Type.IsControl() {
 		return nil
 	}
+	if c.Type == event.Replayed { // it goes where the record has gone
+		original := *c
+		original.Type = c.OriginalType()
+		c = &original
+	}
 	for _, to := range r.routes {
 		matches, err := to.matchesChange(c)
 		if err != nil {

@@ -128,7 +128,7 @@ func placeholderValue(placeholder string, c *event.Change) string {
 	case "name":
 		v = c.Name
 	case "type":
-		v = string(c.Type)
+		v = string(c.OriginalType())
 	}
 	if v == "" {
 		return EmptyValue

@@ -163,7 +163,7 @@ func (s *addedSinks) checkTables() {
 			record, err := consumer.Parse(r.Payload)
 			s.must(err)
 			s.must(table.Apply(record))
-			if r.Name == "" || seen[r.ID] {
+			if r.Name == "" || seen[r.ID] || r.Replay != nil {
 				continue
 			}
 			seen[r.ID] = true

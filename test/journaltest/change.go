@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	types   = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync, event.Attributed, event.AttributionGap, event.Watermark, event.PartialBegin, event.PartialEnd}
+	types   = []event.Type{"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd, event.Sync, event.Attributed, event.AttributionGap, event.Watermark, event.PartialBegin, event.PartialEnd, event.Replayed, event.ReplayEnd}
 	deltas  = []event.Delta{"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync}
 	classes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )
@@ -73,6 +73,11 @@ func RandomChange(r *rand.Rand) *event.Change {
 		c.Watermark = &event.WatermarkInfo{
 			Epoch: str(), Sequence: r.Uint64(), Algorithm: str(), Count: r.Int() - r.Int(), Digest: str(),
 			Lane: r.Int() - r.Int(), Lanes: r.Int() - r.Int(), Sinks: list(),
+		}
+	}
+	if r.IntN(3) == 0 {
+		c.Replay = &event.ReplayInfo{
+			ID: str(), Of: str(), Type: types[r.IntN(len(types))], State: str(), Count: r.Int() - r.Int(), Reason: str(),
 		}
 	}
 	if r.IntN(3) == 0 {

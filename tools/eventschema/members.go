@@ -23,16 +23,21 @@ type Member struct {
 var (
 	objectTypes        = []string{"added", "updated", "deleted", "snapshot", "sync"}
 	existingTypes      = []string{"added", "updated", "snapshot", "sync"}
-	controlTypes       = []string{"snapshot.begin", "snapshot.end", "gap", "attribution.gap", "watermark", "partial.begin", "partial.end"}
+	controlTypes       = []string{"snapshot.begin", "snapshot.end", "gap", "attribution.gap", "watermark", "partial.begin", "partial.end", "replay.end"}
 	gapTypes           = []string{"gap", "attribution.gap"}
 	watermarkTypes     = []string{"watermark"}
 	attributedTypes    = []string{"attributed"}
-	namedTypes         = slices.Concat(objectTypes, attributedTypes)
+	replayedTypes      = []string{"replayed"}
+	replayTypes        = []string{"replayed", "replay.end"}
+	namedTypes         = slices.Concat(objectTypes, attributedTypes, replayedTypes)
 	snapshotFrameTypes = []string{"snapshot.begin", "snapshot.end", "partial.begin", "partial.end"}
-	allTypes           = slices.Concat(objectTypes, attributedTypes, controlTypes)
+	allTypes           = slices.Concat(namedTypes, controlTypes)
 	deltas             = []string{"Added", "Updated", "Deleted", "Replaced", "Sync"}
 	classes            = []string{"deleting", "spec", "status", "metadata"}
 )
+
+// orReplayed returns types, and that of replayed records, which have the members of the record that is emitted again.
+func orReplayed(types []string) []string { return slices.Concat(types, replayedTypes) }
 
 // Members returns the members of the native object in the order of encoding.
 func Members() []Member { return nativeMembers }
@@ -53,27 +58,27 @@ var nativeMembers = []Member{
 	{Name: "uid", Type: "string", onTypes: namedTypes, Meaning: "of the object; absent on control records"},
 	{Name: "resourceVersion", Type: "string", requiredOn: append([]string{"gap", "watermark"}, namedTypes...),
 		Meaning: "of the object. On a `gap` its end position, on a `watermark` the position up to which the lane is complete, on other control records a position, if any"},
-	{Name: "listVersion", Type: "string", onTypes: objectTypes,
+	{Name: "listVersion", Type: "string", onTypes: orReplayed(objectTypes),
 		Meaning: "resourceVersion of the list that showed this, if it was no watch: the object existed then, or a `deleted` did not. Absent in records of 0.9.0"},
-	{Name: "generation", Type: "integer", onTypes: objectTypes, schema: node{{"minimum", 1}}, Meaning: "`metadata.generation`, if the object has one"},
+	{Name: "generation", Type: "integer", onTypes: orReplayed(objectTypes), schema: node{{"minimum", 1}}, Meaning: "`metadata.generation`, if the object has one"},
 	{Name: "observedAt", Type: "string", always: true, schema: node{{"format", "date-time"}}, Meaning: "when the exporter read it; RFC 3339, UTC"},
-	{Name: "delta", Type: "string", onTypes: objectTypes, requiredOn: objectTypes, values: deltas,
+	{Name: "delta", Type: "string", onTypes: orReplayed(objectTypes), requiredOn: objectTypes, values: deltas,
 		Meaning: "delta type of client-go's DeltaFIFO: `Added`, `Updated`, `Deleted`, `Replaced`, `Sync`"},
-	{Name: "coalesced", Type: "true", onTypes: objectTypes, Meaning: "history of this object between its last change and this one was lost"},
-	{Name: "finalStateUnknown", Type: "true", onTypes: []string{"deleted"},
+	{Name: "coalesced", Type: "true", onTypes: orReplayed(objectTypes), Meaning: "history of this object between its last change and this one was lost"},
+	{Name: "finalStateUnknown", Type: "true", onTypes: orReplayed([]string{"deleted"}),
 		Meaning: "deleted while no watch was open: the identity is the last known one, and so is `before`, if present. Always `coalesced`"},
-	{Name: "left", Type: "true", onTypes: []string{"deleted"},
+	{Name: "left", Type: "true", onTypes: orReplayed([]string{"deleted"}),
 		Meaning: "the rules were edited and no longer select the object: it left the stream, and may still exist in the cluster. Always `coalesced` and `finalStateUnknown`"},
-	{Name: "redactionChanged", Type: "true", onTypes: []string{"updated", "deleted", "sync"},
+	{Name: "redactionChanged", Type: "true", onTypes: orReplayed([]string{"updated", "deleted", "sync"}),
 		Meaning: "the object was last emitted under another redaction: a difference between the two records may be no change of the object, see [shaping.md](shaping.md#when-redaction-changes)"},
-	{Name: "actor", Type: "object", onTypes: existingTypes, schema: actorSchema,
+	{Name: "actor", Type: "object", onTypes: orReplayed(existingTypes), schema: actorSchema,
 		Meaning: "field manager of the write, as recorded in `metadata.managedFields`: `manager`, `operation`, `subresource`, `time`. It is " +
 			"self-declared, can be forged with permission to write the object, and is no evidence of a user. On `updated` " +
 			"it is the only entry that the write added, renewed or gave fields to; on `added` the only entry, unless a label or field selector " +
 			"may have let an older object in. Absent if the writer is ambiguous: the write only removed fields, repeated the manager's " +
 			"previous write within the same second, bypassed field managers (deletion, binding, eviction) or is `coalesced`. `time` has " +
 			"one-second resolution; writes through `scale` have none"},
-	{Name: "class", Type: "string", onTypes: []string{"updated"}, values: classes,
+	{Name: "class", Type: "string", onTypes: orReplayed([]string{"updated"}), values: classes,
 		Meaning: "the part that changed, if the previous state is known: `deleting` (it now waits for its finalizers), `spec` " +
 			"(anything except metadata and status), `status`, `metadata`; the first that applies"},
 	{Name: "snapshot", Type: "object", onTypes: slices.Concat(objectTypes, snapshotFrameTypes), requiredOn: append([]string{"snapshot"}, snapshotFrameTypes...), schema: snapshotSchema,
@@ -84,28 +89,31 @@ var nativeMembers = []Member{
 	{Name: "watermark", Type: "object", onTypes: watermarkTypes, requiredOn: watermarkTypes, schema: watermarkSchema,
 		Meaning: "see [watermarks.md](watermarks.md): `epoch` and `sequence` within it, the number of this `lane` of all `lanes` that have the watermark, and, if known, " +
 			"`algorithm`, `count` and `digest` of the selected objects that exist at `resourceVersion`"},
-	{Name: "of", Type: "string", onTypes: attributedTypes, requiredOn: attributedTypes, Meaning: "`id` of the change that this record attributes"},
-	{Name: "by", Type: "object", onTypes: attributedTypes, schema: identitySchema,
+	{Name: "replay", Type: "object", onTypes: replayTypes, requiredOn: replayTypes, schema: replaySchema,
+		Meaning: "the [replay](#replays) that the record belongs to: `id`. On `replayed` also the `id` of the repeated record, `of`, and its `type`; on " +
+			"`replay.end` `state`, `count` and, if it ended early, `reason`"},
+	{Name: "of", Type: "string", onTypes: orReplayed(attributedTypes), requiredOn: attributedTypes, Meaning: "`id` of the change that this record attributes"},
+	{Name: "by", Type: "object", onTypes: orReplayed(attributedTypes), schema: identitySchema,
 		Meaning: "the user that made the change, as authenticated by the API server: `user`, `uid`, `groups`, and `impersonator` if another user acted as " +
 			"`user`, with `impersonationConstraint` if the impersonation was constrained; the `verb` and `subresource` of the request and when it was `received`. Values chosen by the client, which are no " +
 			"evidence, are in `claimed`: `userAgent`, `sourceIPs`, `auditID`. A [stamp](audit-trail.md#stamps) has the user only"},
-	{Name: "likely", Type: "object", onTypes: attributedTypes, schema: identitySchema,
+	{Name: "likely", Type: "object", onTypes: orReplayed(attributedTypes), schema: identitySchema,
 		Meaning: "replaces `by` if `certainty` is `likely`: a guess, made only with `audit.likely`"},
-	{Name: "requestedBy", Type: "object", onTypes: attributedTypes, schema: identitySchema,
+	{Name: "requestedBy", Type: "object", onTypes: orReplayed(attributedTypes), schema: identitySchema,
 		Meaning: "on a `deleted`, if known: the user that requested the deletion, if `by` is another user that only completed it"},
-	{Name: "certainty", Type: "string", onTypes: attributedTypes, requiredOn: attributedTypes, values: []string{"exact", "likely"},
+	{Name: "certainty", Type: "string", onTypes: orReplayed(attributedTypes), requiredOn: attributedTypes, values: []string{"exact", "likely"},
 		Meaning: "`exact`, see [audit-trail.md](audit-trail.md#what-exact-means), or [`likely`](audit-trail.md#guesses)"},
 	{Name: "deadLetter", Type: "object", schema: deadLetterSchema,
 		Meaning: "only in a dead-letter topic: the `sink` that could not deliver the change, and the `reason`"},
-	{Name: "omitted", Type: "array", onTypes: objectTypes, schema: namesSchema, Meaning: "members omitted because the destination rejected the change as too large: `before`, `status`, …"},
-	{Name: "changed", Type: "array", onTypes: []string{"updated"}, schema: pathsSchema,
+	{Name: "omitted", Type: "array", onTypes: orReplayed(objectTypes), schema: namesSchema, Meaning: "members omitted because the destination rejected the change as too large: `before`, `status`, …"},
+	{Name: "changed", Type: "array", onTypes: orReplayed([]string{"updated"}), schema: pathsSchema,
 		Meaning: "if configured: JSON Pointers ([RFC 6901](https://www.rfc-editor.org/rfc/rfc6901)) of the differences, sorted"},
-	{Name: "patch", Type: "object or array", onTypes: []string{"updated"}, schema: node{{"type", []string{"object", "array"}}},
+	{Name: "patch", Type: "object or array", onTypes: orReplayed([]string{"updated"}), schema: node{{"type", []string{"object", "array"}}},
 		Meaning: "if configured: turns the previous state into `after`. An object is a merge patch " +
 			"([RFC 7396](https://www.rfc-editor.org/rfc/rfc7396)), an array a JSON Patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902))"},
-	{Name: "before", Type: "object", onTypes: []string{"deleted", "updated"}, schema: objectSchema,
+	{Name: "before", Type: "object", onTypes: orReplayed([]string{"deleted", "updated"}), schema: objectSchema,
 		Meaning: "on `deleted`: the final state, as the API server sent it, absent if it was not seen. On `updated`: the previous state, if configured"},
-	{Name: "after", Type: "object", onTypes: existingTypes, requiredOn: existingTypes, schema: objectSchema,
+	{Name: "after", Type: "object", onTypes: orReplayed(existingTypes), requiredOn: existingTypes, schema: objectSchema,
 		Meaning: "the object as the API server sent it, without `metadata.managedFields`"},
 }
 
@@ -120,6 +128,13 @@ var (
 		{"digest", node{{"type", "string"}, {"pattern", "^[0-9a-f]{64}$"}}},
 	}}, {"required", []string{"id"}}, {"dependentRequired", node{
 		{"position", []string{"count", "digest"}}, {"count", []string{"position", "digest"}}, {"digest", []string{"position", "count"}},
+	}}}
+	replaySchema = node{{"properties", node{
+		{"id", nonEmptyText("of the signal that asked for the replay")}, {"of", nonEmptyText("id of the record that is emitted again")},
+		{"type", nonEmptyText("its type")}, {"state", nonEmptyText("of the signal, as it ended")},
+		{"count", node{{"type", "integer"}, {"minimum", 0}}}, {"reason", nonEmptyText("for display")},
+	}}, {"required", []string{"id"}}, {"dependentRequired", node{
+		{"of", []string{"type"}}, {"type", []string{"of"}}, {"state", []string{"count"}}, {"count", []string{"state"}}, {"reason", []string{"state"}},
 	}}}
 	gapSchema = node{{"properties", node{
 		{"from", textNode("last complete position, or the time; empty if nothing was known before")},

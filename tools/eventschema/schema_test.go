@@ -202,6 +202,9 @@ func anyChange(r *rand.Rand) *event.Change {
 			c.Attribution.RequestedBy = &asked
 		}
 		return c
+	case event.ReplayEnd:
+		c.Replay = &event.ReplayInfo{ID: "x", State: "done", Count: r.IntN(3), Reason: pickValue(r, "", "why")}
+		return c
 	case event.Watermark:
 		c.Watermark = &event.WatermarkInfo{Epoch: "x", Sequence: 1 + r.Uint64N(3), Lane: r.IntN(3), Lanes: 3}
 		if maybe() {
@@ -218,6 +221,10 @@ func anyChange(r *rand.Rand) *event.Change {
 		return c
 	}
 	c.Name, c.UID, c.Delta, c.Coalesced = "web", pickValue(r, "", "u"), event.DeltaUpdated, maybe()
+	if c.Type == event.Replayed {
+		c.Replay, c.Pass = &event.ReplayInfo{ID: "x", Of: "y", Type: event.Deleted}, "x/7"
+		return c
+	}
 	c.Generation = r.Int64N(2)
 	if c.Type == event.Snapshot || maybe() {
 		c.Snapshot = &event.SnapshotInfo{ID: "x"}
@@ -266,7 +273,7 @@ func TestAStrictSchemaCanFail(t *testing.T) {
 	c := anyChange(rand.New(rand.NewPCG(1, 1)))
 	c.Type, c.Snapshot, c.Gap, c.Class, c.Patch, c.Changed = event.Added, nil, nil, "", nil, nil
 	c.Name, c.Delta, c.ResourceVersion, c.Before, c.After = "web", event.DeltaAdded, "7", nil, []byte(`{}`)
-	c.Watermark, c.Attribution, c.Cluster, c.FinalStateUnknown, c.Left, c.Pass = nil, nil, "prod", false, false, ""
+	c.Watermark, c.Attribution, c.Replay, c.Cluster, c.FinalStateUnknown, c.Left, c.Pass = nil, nil, nil, "prod", false, false, ""
 	good := string(format.AppendJSON(nil, c))
 	both := compileSchemas(t, "json")
 	if err := validateValue(both, []byte(good)); err != nil {

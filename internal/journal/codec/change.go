@@ -12,6 +12,7 @@ var (
 	typeCodes = []event.Type{
 		"", event.Added, event.Updated, event.Deleted, event.Snapshot, event.Gap, event.SnapshotBegin, event.SnapshotEnd,
 		event.Sync, event.Attributed, event.AttributionGap, event.Watermark, event.PartialBegin, event.PartialEnd,
+		event.Replayed, event.ReplayEnd,
 	}
 	deltaCodes = []event.Delta{
 		"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync,
@@ -46,6 +47,7 @@ const (
 	flagListVersion
 	flagStamp
 	flagWatermark
+	flagReplay
 
 	flagsKnown = 1<<iota - 1
 )
@@ -66,7 +68,7 @@ func flagsOf(c *event.Change) (flags uint32) {
 		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
 		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution}, {isConstrained(c.Attribution), flagConstraint},
 		{c.Gap != nil && c.Gap.Sink != "" || c.Gap == nil && c.OnlySink != "", flagOnlySink}, {c.ListVersion != "", flagListVersion}, {c.Stamp != nil, flagStamp},
-		{c.Watermark != nil, flagWatermark},
+		{c.Watermark != nil, flagWatermark}, {c.Replay != nil, flagReplay},
 	} {
 		if f.on {
 			flags |= f.bit
@@ -162,6 +164,9 @@ func (f *coder) codeChange(c *event.Change) {
 	if allocateOptional(f, is(flagWatermark), &c.Watermark) {
 		codeWatermark(f, c.Watermark)
 	}
+	if allocateOptional(f, is(flagReplay), &c.Replay) {
+		codeReplay(f, c.Replay)
+	}
 	if allocateOptional(f, is(flagAttribution), &c.Attribution) {
 		f.codeAttribution(c.Attribution)
 	}
@@ -191,6 +196,15 @@ func codeWatermark(f *coder, w *event.WatermarkInfo) {
 		w.Count, w.Lane, w.Lanes = int(count), int(lane), int(lanes)
 	}
 	f.codeTextList(&w.Sinks)
+}
+
+func codeReplay(f *coder, r *event.ReplayInfo) {
+	f.codeTexts(&r.ID, &r.Of, &r.State, &r.Reason)
+	codeEnum(f, typeCodes, &r.Type)
+	count := int64(r.Count)
+	if f.codeVarint(&count); f.decoding {
+		r.Count = int(count)
+	}
 }
 
 func (f *coder) codeAttribution(a *event.Attribution) {

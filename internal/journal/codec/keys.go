@@ -52,6 +52,11 @@ func KeyFormerSink(sink string) []byte {
 	return append([]byte{PrefixMeta, 'p'}, sink...)
 }
 
+// KeyReplay is the key of a replay that was requested.
+func KeyReplay(id string) []byte {
+	return append([]byte{PrefixMeta, 'q'}, id...)
+}
+
 // KeyBodiless is present while the known objects of a seeded resource have no bodies.
 func KeyBodiless(resource string) []byte {
 	return append([]byte{PrefixMeta, 'b'}, resource...)

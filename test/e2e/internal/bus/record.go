@@ -46,6 +46,12 @@ type Watermark struct {
 	Digest      string
 }
 
+// Replay is the member of the same name, see docs/events.md.
+type Replay struct {
+	ID, Of, Type, State, Reason string
+	Count                       int
+}
+
 // Record is one change as it lies on a bus; see docs/events.md for the members.
 type Record struct {
 	Object
@@ -60,6 +66,7 @@ type Record struct {
 	Gap                *Gap
 	Snapshot           *Snapshot
 	Watermark          *Watermark
+	Replay             *Replay
 	Before, After      json.RawMessage
 	Revision           int64     // ResourceVersion as a number
 	Place              string    // topic and partition, or subject

@@ -50,7 +50,7 @@ func sortOut(records []bus.Record) stream {
 		s.seen[r.ID]++
 		s.frame(r)
 		switch {
-		case s.seen[r.ID] > 1:
+		case s.seen[r.ID] > 1, r.Replay != nil: // the past
 		case r.Type == gap && r.Gap != nil:
 			s.gaps[r.Object] = append(s.gaps[r.Object], *r.Gap)
 		case control(r.Type):

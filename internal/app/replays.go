@@ -1,0 +1,248 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+)
+
+// requestedReplays executes the signals that ask for replays. The journal has how far each is; one that it does not have was
+// lost with what it would read. Safe for concurrent use.
+type requestedReplays struct {
+	*signalControl
+	sinks []config.Sink // the configured ones
+
+	mu        sync.Mutex
+	endsUntil map[string]uint64 // offsets up to which the ends were appended, by ID of the signals that wait for their delivery
+}
+
+func newRequestedReplays(c *signalControl, sinks []config.Sink) *requestedReplays {
+	return &requestedReplays{signalControl: c, sinks: sinks, endsUntil: map[string]uint64{}}
+}
+
+// lostReplay is the reason of the end of a replay that the journal does not have.
+const lostReplay = "another exporter has taken over, or the journal was replaced: what was to be emitted again is gone"
+
+// submit stores a signal. The journal is first, so that an active signal without a replay is one that was lost.
+func (s *requestedReplays) submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if stored, again := s.registry.Find(r.ID); again { // the client did not get the answer
+		return stored, nil
+	}
+	signal := r.New(time.Now())
+	replay := journal.Replay{ID: signal.ID, Sink: signal.Sink, Since: r.From, Next: max(r.Offset, s.journal.Oldest()), Last: s.journal.Newest()}
+	refusal, err := s.refusalOfReplay(ctx, r)
+	switch {
+	case err != nil:
+		return signal, err
+	case refusal != "":
+		signal = signal.End(signals.Refused, time.Now(), 0, refusal)
+	case replay.Next > replay.Last:
+		signal = signal.End(signals.Nothing, time.Now(), 0, "the journal keeps nothing from there on")
+	default:
+		signal.Result = describeReplay(replay)
+		if err := s.journal.BeginReplay(ctx, replay); err != nil {
+			return signal, err
+		}
+	}
+	err = s.registry.Commit(ctx, signal.ID, func(b *signals.Book) { b.Put(signal) })
+	if err == nil && signal.State == signals.Active {
+		s.log.Info("a replay is requested by a signal", "sink", signal.Sink, "signal", signal.ID, "from", replay.Next, "to", replay.Last)
+	}
+	return signal, err
+}
+
+// describeReplay describes a replay that begins.
+func describeReplay(r journal.Replay) string {
+	if r.Since.IsZero() {
+		return fmt.Sprintf("changes %d to %d follow, between live changes", r.Next, r.Last)
+	}
+	return fmt.Sprintf("changes since %s follow, up to offset %d, between live changes", r.Since.Format(time.RFC3339), r.Last)
+}
+
+// refusalOfReplay returns why a request is refused; "" if it is not.
+func (s *requestedReplays) refusalOfReplay(ctx context.Context, r signals.Request) (string, error) {
+	if refusal := s.refusalOf(r, false, s.sinks); refusal != "" {
+		return refusal, nil
+	}
+	sink := s.sinks[slices.IndexFunc(s.sinks, func(o config.Sink) bool { return o.Name == r.Sink })]
+	if holdsRows(sink) {
+		return fmt.Sprintf("sink %q has rows, which the past would replace; exporter signal snapshot --sink %s emits what exists", r.Sink, r.Sink), nil
+	}
+	for _, o := range s.registry.List() {
+		if o.Kind == signals.Replay && o.State == signals.Active && o.Sink == r.Sink {
+			return fmt.Sprintf("sink %q already gets the replay %s; exporter signal cancel %s ends it", r.Sink, o.ID, o.ID), nil
+		}
+	}
+	oldest, exists, err := s.journal.OldestRecord(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case !exists && r.Offset <= s.journal.Newest():
+		return "the journal keeps no change; exporter signal snapshot --sink " + r.Sink + " emits what exists", nil
+	case r.Offset > s.journal.Newest()+1:
+		return fmt.Sprintf("the newest change has the offset %d", s.journal.Newest()), nil
+	case !exists || oldest.Offset == 1:
+	case r.Offset > 0 && r.Offset < oldest.Offset, r.Offset == 0 && r.From.Before(oldest.Change.ObservedAt):
+		return fmt.Sprintf("the journal keeps changes from offset %d on, observed at %s (journal.keep); ask for those, or emit what exists: "+
+			"exporter signal snapshot --sink %s", oldest.Offset, oldest.Change.ObservedAt.Format(time.RFC3339), r.Sink), nil
+	}
+	return "", nil
+}
+
+// holdsRows reports whether a sink writes states of objects that take the place of the former ones.
+func holdsRows(s config.Sink) bool {
+	f, err := format.Parse(s.Format)
+	return err == nil && !f.CanRepresent(&event.Change{Type: event.Replayed}) || s.NATS != nil && s.NATS.KeepsRows()
+}
+
+// cancelReplay ends a replay that is active, in the stream, and returns how much of it was emitted. It returns "" if the
+// replay is about to end anyway.
+func (s *requestedReplays) cancelReplay(ctx context.Context, id, by string) (described string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	replay, found := s.findReplay(id)
+	if !found || replay.State != "" {
+		return "", nil
+	}
+	replay.State, replay.Reason = string(signals.Aborted), "canceled by signal "+by
+	records, _ := replay.Total()
+	return fmt.Sprintf("; %d changes were emitted again", records), s.journal.EndReplay(ctx, replay)
+}
+
+func (s *requestedReplays) findReplay(id string) (journal.Replay, bool) {
+	all := s.journal.Replays()
+	i := slices.IndexFunc(all, func(r journal.Replay) bool { return r.ID == id })
+	if i < 0 {
+		return journal.Replay{}, false
+	}
+	return all[i], true
+}
+
+// run advances the replays until ctx ends.
+func (s *requestedReplays) run(ctx context.Context) error {
+	for pause := time.Duration(0); ratelimit.Sleep(ctx, pause) == nil; {
+		limited, cancel := context.WithTimeout(ctx, signalTimeout)
+		moved, err := s.advance(limited)
+		cancel()
+		switch {
+		case err != nil:
+			s.log.Debug("replays do not advance", "error", err)
+			pause = signalInterval
+		case moved:
+			pause = 0
+		case len(s.journal.Replays()) > 0:
+			pause = snapshotPause
+		default:
+			pause = signalInterval
+		}
+	}
+	return nil
+}
+
+// advance brings each replay a step further, and reports whether one has moved.
+func (s *requestedReplays) advance(ctx context.Context) (moved bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, signal := range s.registry.List() {
+		_, found := s.findReplay(signal.ID)
+		if signal.Kind != signals.Replay || signal.State != signals.Active || found {
+			continue
+		}
+		lost := journal.Replay{ID: signal.ID, Sink: signal.Sink, State: string(signals.Aborted), Reason: lostReplay}
+		if err := s.journal.EndReplay(ctx, lost); err != nil {
+			return moved, err
+		}
+	}
+	for _, replay := range s.journal.Replays() {
+		one, err := s.advanceReplay(ctx, replay)
+		if err != nil {
+			return moved, err
+		}
+		moved = moved || one
+	}
+	return moved, nil
+}
+
+// advanceReplay brings a replay a step further: it emits more, appends its end, or ends its signal once that is delivered.
+func (s *requestedReplays) advanceReplay(ctx context.Context, r journal.Replay) (moved bool, err error) {
+	signal, found := s.registry.Find(r.ID)
+	if !found || signal.State != signals.Active { // that is stored, or the signal never was
+		return true, s.removeEnded(ctx, r.ID)
+	}
+	cursor, _, err := s.journal.Cursor(r.Sink)
+	if err != nil { // not declared
+		return true, s.endSignal(ctx, r, signals.Aborted, "the sink was removed or renamed")
+	}
+	switch {
+	case r.State != "":
+		return s.awaitEnds(ctx, r, cursor)
+	case r.Next > r.Last:
+		r.State = string(signals.Done)
+		if records, _ := r.Total(); records == 0 {
+			r.State = string(signals.Nothing)
+		}
+		return true, s.journal.EndReplay(ctx, r)
+	case cursor.HighestOffset()+maxSnapshotLead < s.journal.Newest(): // the sink is far behind
+		return false, nil
+	}
+	next, err := s.journal.AdvanceReplay(ctx, r)
+	if errors.Is(err, journal.ErrTrimmed) {
+		r.State, r.Reason = string(signals.Aborted), err.Error()
+		return true, s.journal.EndReplay(ctx, r)
+	}
+	return next.Next != r.Next, err
+}
+
+// awaitEnds ends the signal of a replay once the sink has received its end records.
+func (s *requestedReplays) awaitEnds(ctx context.Context, r journal.Replay, cursor event.Cursor) (moved bool, err error) {
+	if s.endsUntil[r.ID] == 0 {
+		s.endsUntil[r.ID] = s.journal.Newest()
+	}
+	if cursor.Low < s.endsUntil[r.ID] {
+		return false, nil
+	}
+	records, resources := r.Total()
+	result := fmt.Sprintf("%d changes of %d resources", records, resources)
+	switch {
+	case r.State == string(signals.Nothing):
+		result = "the journal keeps no change of an object from there on"
+	case r.Reason != "":
+		result = r.Reason + "; " + result + " were emitted again"
+	}
+	return true, s.endSignal(ctx, r, signals.State(r.State), result)
+}
+
+// endSignal stores the end of a signal, and removes its replay.
+func (s *requestedReplays) endSignal(ctx context.Context, r journal.Replay, state signals.State, result string) error {
+	records, _ := r.Total()
+	s.registry.Update(func(b *signals.Book) {
+		if signal, ok := b.Find(r.ID); ok {
+			b.PutIfActive(signal.End(state, time.Now(), uint64(records), result))
+		}
+	})
+	s.log.Info("a requested replay has ended", "sink", r.Sink, "signal", r.ID, "state", state, "result", result)
+	return s.removeEnded(ctx, r.ID)
+}
+
+// removeEnded removes a replay once the end of its signal is stored.
+func (s *requestedReplays) removeEnded(ctx context.Context, id string) error {
+	if err := s.registry.SaveUnsaved(ctx); err != nil {
+		return err
+	}
+	delete(s.endsUntil, id)
+	return s.journal.RemoveReplay(ctx, id)
+}

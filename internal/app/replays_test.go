@@ -1,0 +1,196 @@
+package app
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	natssink "github.com/kubecdc/kubecdc/pkg/sinks/nats"
+	"github.com/kubecdc/kubecdc/test/journaltest"
+)
+
+// openReplays opens the replays of a journal with the sinks a and b, and two that keep rows.
+func openReplays(t *testing.T, j *journal.Journal) *requestedReplays {
+	t.Helper()
+	return newRequestedReplays(openControl(t, j), []config.Sink{
+		{Name: "a"}, {Name: "b"}, {Name: "rows", Format: "debezium"}, {Name: "kv", NATS: &natssink.Config{Mode: "kv"}},
+	})
+}
+
+func (s *requestedReplays) mustSubmit(t *testing.T, r signals.Request) signals.Signal {
+	t.Helper()
+	r.Kind = signals.Replay
+	signal, err := s.submit(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signal
+}
+
+// mustAdvance advances until nothing moves, and returns a signal.
+func (s *requestedReplays) mustAdvance(t *testing.T, id string) signals.Signal {
+	t.Helper()
+	for moved := true; moved; {
+		var err error
+		if moved, err = s.advance(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal, _ := s.registry.Find(id)
+	return signal
+}
+
+// settleAll settles everything that a journal holds for the sinks a and b.
+func settleAll(t *testing.T, j *journal.Journal) {
+	t.Helper()
+	if err := j.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, sink := range []string{"a", "b"} {
+		if err := j.Settle(t.Context(), sink, event.Cursor{Low: j.Newest()}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// appendPods appends changes of Pods.
+func appendPods(t *testing.T, j *journal.Journal, first, n int) {
+	t.Helper()
+	for i := range n {
+		c := journaltest.SmallChange(first + i)
+		if err := j.Append(t.Context(), event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: "1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settleAll(t, j)
+}
+
+func TestAReplayEndsOnceItsEndIsDelivered(t *testing.T) {
+	dir := t.TempDir()
+	j, stop := runJournal(t, dir)
+	watchPods(t, j)
+	appendPods(t, j, 1, 20)
+	s := openReplays(t, j)
+	signal := s.mustSubmit(t, signals.Request{Sink: "a", Offset: 6})
+	if signal.State != signals.Active || signal.Result != "changes 6 to 20 follow, between live changes" {
+		t.Fatalf("it is %+v", signal)
+	}
+	if again := s.mustSubmit(t, signals.Request{ID: signal.ID, Sink: "a", Offset: 6}); again.ID != signal.ID || again.State != signals.Active {
+		t.Errorf("asked again it is %+v", again)
+	}
+	if other := s.mustSubmit(t, signals.Request{Sink: "a", Offset: 1}); other.State != signals.Refused || !strings.Contains(other.Result, signal.ID) {
+		t.Errorf("a second one is %+v", other)
+	}
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Active {
+		t.Errorf("before its delivery it is %+v", got)
+	}
+	stop()
+	j, stop = runJournal(t, dir)
+	defer stop()
+	s = openReplays(t, j)
+	settleAll(t, j)
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Done || got.Count != 15 || got.Result != "15 changes of 1 resources" {
+		t.Errorf("in the end it is %+v", got)
+	}
+	if left := j.Replays(); len(left) > 0 {
+		t.Errorf("left are %+v", left)
+	}
+}
+
+func TestAReplayThatTheJournalLostIsAborted(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	watchPods(t, j)
+	appendPods(t, j, 1, 20)
+	s := openReplays(t, j)
+	signal := s.mustSubmit(t, signals.Request{Sink: "a", Offset: 1})
+	if err := j.RemoveReplay(t.Context(), signal.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.mustAdvance(t, signal.ID)
+	settleAll(t, j)
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Aborted || !strings.HasPrefix(got.Result, lostReplay) {
+		t.Errorf("it is %+v", got)
+	}
+	for after, ends := uint64(20), 0; after < j.Newest() || ends != 2; {
+		records, err := j.Read(t.Context(), after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range records {
+			if after = r.Offset; r.Change.Type != event.ReplayEnd || r.Change.Replay.State != "aborted" || r.Change.OnlySink != "a" {
+				t.Errorf("the stream has %+v", r.Change)
+			}
+			ends++
+		}
+	}
+}
+
+func TestACanceledReplayHasOneEnd(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	w := watchPods(t, j)
+	appendPods(t, j, 1, 20)
+	replays := openReplays(t, j)
+	s := newRequestedSnapshots(replays.signalControl, w, replays.sinks, replays)
+	signal := replays.mustSubmit(t, signals.Request{Sink: "a", Offset: 1})
+	if _, err := replays.advance(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	canceled, err := s.cancel(t.Context(), signals.Request{Kind: signals.Cancel, Target: signal.ID})
+	if err != nil || canceled.State != signals.Done {
+		t.Fatalf("the cancel is %+v, %v", canceled, err)
+	}
+	got := replays.mustAdvance(t, signal.ID)
+	if got.State != signals.Aborted || got.Result != "canceled by signal "+canceled.ID+"; 20 changes were emitted again" {
+		t.Errorf("it is %+v", got)
+	}
+	if left := j.Replays(); len(left) > 0 || j.Newest() != 20+20+2 {
+		t.Errorf("left are %+v, and %d changes", left, j.Newest())
+	}
+	if again, err := s.cancel(t.Context(), signals.Request{Kind: signals.Cancel, Target: signal.ID}); err != nil || again.State != signals.Nothing {
+		t.Errorf("canceled again it is %+v, %v", again, err)
+	}
+}
+
+func TestAReplayIsRefusedWithItsRemedy(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	s := openReplays(t, j)
+	observed := func(n int) time.Time { return journaltest.SmallChange(n).ObservedAt }
+	check := func(r signals.Request, state signals.State, parts ...string) {
+		t.Helper()
+		got := s.mustSubmit(t, r)
+		for _, part := range parts {
+			if got.State != state || !strings.Contains(got.Result, part) {
+				t.Errorf("%+v gives %s %q, without %q", r, got.State, got.Result, part)
+			}
+		}
+	}
+	check(signals.Request{Sink: "a", From: observed(1)}, signals.Refused, "keeps no change", "exporter signal snapshot --sink a")
+	appendPods(t, j, 1, 20)
+	check(signals.Request{Sink: "c", Offset: 1}, signals.Refused, "there are: a, b, rows, kv")
+	check(signals.Request{Sink: "rows", Offset: 1}, signals.Refused, "rows", "exporter signal snapshot --sink rows")
+	check(signals.Request{Sink: "kv", Offset: 1}, signals.Refused, "rows", "exporter signal snapshot --sink kv")
+	check(signals.Request{Sink: "a", Offset: 22}, signals.Refused, "the newest change has the offset 20")
+	check(signals.Request{Sink: "a", Offset: 21}, signals.Nothing, "nothing from there on")
+	check(signals.Request{Sink: "b", From: observed(-5)}, signals.Active, "up to offset 20") // nothing was ever trimmed
+	seedJournal(t, j)
+	appendPods(t, j, 30, 5)
+	check(signals.Request{Sink: "a", Offset: 5}, signals.Refused, "changes from offset 2", "exporter signal snapshot --sink a")
+	check(signals.Request{Sink: "a", From: observed(29)}, signals.Refused, "observed at "+observed(30).Format(time.RFC3339))
+	check(signals.Request{Sink: "a", From: observed(32)}, signals.Active, "follow, up to offset 25")
+}
+
+// seedJournal drops what a journal holds, as a take-over does.
+func seedJournal(t *testing.T, j *journal.Journal) {
+	t.Helper()
+	seed := journal.Seed{ID: "x", Known: func(func(string, event.Known) error) error { return nil }}
+	if err := j.Seed(t.Context(), seed); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,245 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/pkg/event"
+)
+
+// Replay is a request to emit again, for one sink, what the journal keeps, with how far that is. It is JSON in the store.
+type Replay struct {
+	ID    string         `json:"id"`
+	Sink  string         `json:"sink"`
+	Since time.Time      `json:"since,omitzero"` // records that were observed before are left out
+	Next  uint64         `json:"next"`           // offset of the next record to look at
+	Last  uint64         `json:"last"`           // offset of the last one
+	Count map[string]int `json:"count"`          // records that were emitted again, by resource
+
+	State  string `json:"state,omitempty"`  // of its end records; "" before they are appended
+	Reason string `json:"reason,omitempty"` // as well: why it ended early
+}
+
+// Total returns how many records of how many resources were emitted again.
+func (r Replay) Total() (records, resources int) {
+	for _, n := range r.Count {
+		records += n
+	}
+	return records, len(r.Count)
+}
+
+// replayWriteRecords is how many records of the past one write of a replay looks at.
+const replayWriteRecords = 4096
+
+// ErrTrimmed is returned if the journal had to drop what a replay still had to read, because it has reached its bound.
+var ErrTrimmed = errors.New("the journal has reached its bound and had to drop what was not emitted again yet")
+
+// ReplayLedger holds the replays that have not been removed. What it still has to read is kept like what
+// Options.KeepSettled keeps: unless the journal is half full. Safe for concurrent use.
+type ReplayLedger struct {
+	store *store
+	queue *queue
+	log   *Log
+	space *spaceGuard
+
+	mu  sync.Mutex
+	all map[string]Replay // by ID, as committed
+}
+
+// Replays returns all replays, by ID.
+func (l *ReplayLedger) Replays() []Replay {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := slices.Collect(maps.Values(l.all))
+	slices.SortFunc(all, func(a, b Replay) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// BeginReplay stores a replay. Durable when it returns nil.
+func (l *ReplayLedger) BeginReplay(ctx context.Context, r Replay) error {
+	return l.commitReplay(ctx, r, func(*group) error { return nil })
+}
+
+// AdvanceReplay appends the next records of a replay for its sink, in one durable write with how far it is then, and
+// returns that. It appends nothing while there is no space, and returns ErrTrimmed if there is nothing to read any more. One
+// goroutine advances a replay.
+func (l *ReplayLedger) AdvanceReplay(ctx context.Context, r Replay) (Replay, error) {
+	if r.Next > r.Last || !l.space.hasSpace() {
+		return r, nil
+	}
+	next := r
+	next.Count = maps.Clone(r.Count)
+	var again []*event.Change
+	for bytes := 0; next.Next <= r.Last && next.Next-r.Next < replayWriteRecords && bytes < codec.FrameBytes; {
+		records, err := l.log.Read(ctx, next.Next-1)
+		switch {
+		case err != nil:
+			return r, err
+		case records[0].Offset != next.Next:
+			return r, ErrTrimmed
+		}
+		for _, record := range records[:min(uint64(len(records)), r.Last-next.Next+1)] {
+			next.Next = record.Offset + 1
+			if c := r.repeatRecord(record); c != nil {
+				again = append(again, c)
+				bytes += c.Size()
+				next.countRecord(c)
+			}
+		}
+	}
+	err := l.commitReplay(ctx, next, func(g *group) error {
+		for _, c := range again {
+			g.log.addChange(c)
+		}
+		return nil
+	})
+	if err != nil {
+		return r, err
+	}
+	return next, nil
+}
+
+func (r *Replay) countRecord(c *event.Change) {
+	if r.Count == nil {
+		r.Count = map[string]int{}
+	}
+	r.Count[c.Resource.String()]++
+}
+
+// repeatRecord returns what emits a record again; nil if the replay leaves it out.
+func (r Replay) repeatRecord(record event.Record) *event.Change {
+	c := record.Change
+	isOfAnother := c.OnlySink != "" && c.OnlySink != r.Sink
+	if c.Type.IsControl() || c.Type == event.Replayed || isOfAnother || c.Withheld != "" || c.ObservedAt.Before(r.Since) {
+		return nil
+	}
+	again := c.Clone() // the frame is not kept in memory for it
+	again.Replay = &event.ReplayInfo{ID: r.ID, Of: c.ID(), Type: c.Type}
+	again.Type, again.OnlySink, again.Snapshot = event.Replayed, r.Sink, nil
+	again.Pass = r.ID + "/" + strconv.FormatUint(record.Offset, 10)
+	return again
+}
+
+// EndReplay appends the end of a replay for its sink, of each stored resource and of those that it had records of, in one
+// durable write with its State and Reason. It needs not have begun in this journal.
+func (l *ReplayLedger) EndReplay(ctx context.Context, r Replay) error {
+	return l.commitReplay(ctx, r, func(g *group) error {
+		cluster, err := g.clusterName("")
+		if err != nil {
+			return err
+		}
+		resources := map[string]event.Resource{}
+		for name := range r.Count {
+			resources[name] = event.ParseResourceName(name)
+		}
+		for name, stored := range g.known.allResources() {
+			resources[name] = stored.Resource
+		}
+		for _, name := range slices.Sorted(maps.Keys(resources)) {
+			g.log.addChange(&event.Change{
+				Type: event.ReplayEnd, Cluster: cluster, Resource: resources[name], ObservedAt: time.Now().UTC(), OnlySink: r.Sink,
+				Replay: &event.ReplayInfo{ID: r.ID, State: r.State, Count: r.Count[name], Reason: r.Reason},
+			})
+		}
+		return nil
+	})
+}
+
+// RemoveReplay removes a replay. Durable when it returns nil.
+func (l *ReplayLedger) RemoveReplay(ctx context.Context, id string) error {
+	err := l.queue.submit(ctx, func(g *group) error { g.batch.removeKey(codec.KeyReplay(id)); return nil }, nil)
+	if err == nil {
+		l.update(func() { delete(l.all, id) })
+	}
+	return err
+}
+
+// commitReplay stores a replay in one durable write with what add adds.
+func (l *ReplayLedger) commitReplay(ctx context.Context, r Replay, add func(*group) error) error {
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	err = l.queue.submit(ctx, func(g *group) error {
+		if err := add(g); err != nil {
+			return err
+		}
+		g.batch.putKey(codec.KeyReplay(r.ID), value)
+		return nil
+	}, nil)
+	if err == nil {
+		l.update(func() { l.all[r.ID] = r })
+	}
+	return err
+}
+
+// update changes what is in memory, and what the log keeps for it.
+func (l *ReplayLedger) update(change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
+	from := uint64(0)
+	for _, r := range l.all {
+		if r.State == "" && r.Next <= r.Last && (from == 0 || r.Next < from) {
+			from = r.Next
+		}
+	}
+	l.log.keepFrom(from)
+}
+
+// loadFromStore reads the stored replays.
+func (l *ReplayLedger) loadFromStore() error {
+	all := map[string]Replay{}
+	err := l.store.forEachKey(codec.KeyReplay(""), func(_, value []byte) error {
+		var r Replay
+		if err := json.Unmarshal(value, &r); err != nil {
+			return fmt.Errorf("%w: replay: %w", codec.ErrMalformed, err)
+		}
+		all[r.ID] = r
+		return nil
+	})
+	l.update(func() { l.all = all })
+	return err
+}
+
+// forget drops from memory what a seed has dropped.
+func (l *ReplayLedger) forget() { l.update(func() { clear(l.all) }) }
+
+// keepFrom sets the offset from which a replay reads on; 0 if there is none.
+func (l *Log) keepFrom(offset uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.replayed = offset
+}
+
+// replayLimit returns up to where nothing is read again.
+func (l *Log) replayLimit(low uint64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.replayed == 0 {
+		return low
+	}
+	return min(low, l.replayed-1)
+}
+
+// OldestRecord returns the oldest change that can be read, without its bodies; false if there is none.
+func (l *Log) OldestRecord(ctx context.Context) (record event.Record, exists bool, err error) {
+	extent := l.currentExtent()
+	if extent.oldest > extent.newest {
+		return record, false, nil
+	}
+	records, err := l.ReadWithoutBodies(ctx, extent.oldest-1)
+	if err != nil {
+		return record, false, err
+	}
+	return records[0], true, nil
+}
