@@ -109,18 +109,16 @@ func holdsRows(s config.Sink) bool {
 	return err == nil && !f.CanRepresent(&event.Change{Type: event.Replayed}) || s.NATS != nil && s.NATS.KeepsRows()
 }
 
-// cancelReplay ends a replay that is active, in the stream, and returns how much of it was emitted. It returns "" if the
-// replay is about to end anyway.
-func (s *requestedReplays) cancelReplay(ctx context.Context, id, by string) (described string, err error) {
+// cancelReplay appends the ends of a replay that is active. It returns false if the replay is ending anyway.
+func (s *requestedReplays) cancelReplay(ctx context.Context, id, by string) (canceled bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	replay, found := s.findReplay(id)
 	if !found || replay.State != "" {
-		return "", nil
+		return false, nil
 	}
 	replay.State, replay.Reason = string(signals.Aborted), "canceled by signal "+by
-	records, _ := replay.Total()
-	return fmt.Sprintf("; %d changes were emitted again", records), s.journal.EndReplay(ctx, replay)
+	return true, s.journal.EndReplay(ctx, replay)
 }
 
 func (s *requestedReplays) findReplay(id string) (journal.Replay, bool) {

@@ -84,8 +84,9 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 	return signal, s.request(ctx, signal, scopes)
 }
 
-// cancel ends a snapshot or a replay that is active: its end is stored together with that of the request to cancel it. What
-// a snapshot has requested is removed then; the stream has the end of a replay before.
+// cancel ends a snapshot or a replay that is active. The end of a snapshot is stored together with that of the request to
+// cancel it, and then what it has requested is removed. A replay gets its end in the stream, and ends with the delivery of
+// that.
 func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (signals.Signal, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
 	defer cancel()
@@ -106,20 +107,18 @@ func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (sig
 	default:
 		signal = signal.End(signals.Done, time.Now(), 0, fmt.Sprintf("%s %s is canceled", target.Kind, target.ID))
 	}
-	described := s.describeEnded(target.ID)
 	if signal.State == signals.Done && target.Kind == signals.Replay {
-		var err error
-		described, err = s.replays.cancelReplay(ctx, target.ID, signal.ID)
+		canceled, err := s.replays.cancelReplay(ctx, target.ID, signal.ID)
 		switch {
 		case err != nil:
 			return signal.End(signals.Aborted, time.Now(), 0, err.Error()), err
-		case described == "":
+		case !canceled:
 			signal = signal.End(signals.Nothing, time.Now(), 0, fmt.Sprintf("replay %s is ending", target.ID))
 		}
 	}
 	err := s.registry.Commit(ctx, signal.ID, func(b *signals.Book) {
-		if signal.State == signals.Done {
-			b.PutIfActive(target.End(signals.Aborted, time.Now(), 0, "canceled by signal "+signal.ID+described))
+		if signal.State == signals.Done && target.Kind == signals.Snapshot {
+			b.PutIfActive(target.End(signals.Aborted, time.Now(), 0, "canceled by signal "+signal.ID+s.describeEnded(target.ID)))
 		}
 		b.Put(signal)
 	})

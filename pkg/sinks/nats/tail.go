@@ -97,7 +97,7 @@ func parseLane(lane sinks.Lane) (index, of uint64, known bool) {
 
 // objectHash returns [sinks.KeyHash] of the object of a message.
 func objectHash(e event.EmittedRecord) uint64 {
-	c := event.Change{Resource: e.Resource, Name: e.Key}
+	c := event.Change{Type: e.Type, Resource: e.Resource, Name: e.Key}
 	if namespace, name, namespaced := strings.Cut(e.Key, "/"); namespaced {
 		c.Namespace, c.Name = namespace, name
 	}
