@@ -3,8 +3,11 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -84,6 +87,60 @@ func TestAReplayEmitsTheJournalAgainOnce(t *testing.T) {
 	}
 	if err := j.RemoveReplay(t.Context(), "r"); err != nil || len(j.Replays()) > 0 {
 		t.Errorf("left are %+v, %v", j.Replays(), err)
+	}
+}
+
+// TestAPowerLossDuringAReplayLeavesNothingTwice cuts the power at random moments of a replay, and lets the replay of what is
+// left go on.
+func TestAPowerLossDuringAReplayLeavesNothingTwice(t *testing.T) {
+	const changes = 200
+	mem := vfs.NewCrashableMem()
+	opts := Options{FS: mem, Sinks: []string{"main"}}
+	j := startJournal(t, opts)
+	for n := range changes {
+		observePod(j, n, fmt.Sprint(n+1))
+		j.mustAppend(event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{podChange(n, 40_000)}})
+	}
+	j.waitFor(2 * changes)
+	if err := j.BeginReplay(t.Context(), Replay{ID: "r", Sink: "main", Next: 1, Last: 2 * changes}); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for r := storedReplay(j); err == nil && r.Next <= r.Last; {
+			r, err = j.AdvanceReplay(t.Context(), r)
+		}
+		done <- err
+	}()
+	random := rand.New(rand.NewPCG(1, 2))
+	under := 0
+	for crash := range uint64(20) {
+		if at := j.Newest(); at < 4*changes {
+			j.waitFor(min(at+1+random.Uint64N(20), 4*changes))
+		}
+		crashed := opts
+		crashed.FS = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: random.IntN(101), RNG: rand.New(rand.NewPCG(3, crash))})
+		after := startJournal(t, crashed)
+		if r := storedReplay(after); r.Next > 1 && r.Next <= r.Last {
+			under++
+		}
+		for r := storedReplay(after); r.Next <= r.Last; {
+			r = advanceReplay(after, r)
+		}
+		records := after.readTo(2*changes, after.Newest())
+		if total, _ := storedReplay(after).Total(); total != 2*changes || len(records) != total {
+			t.Errorf("crash %d: %d records are replayed, and %d counted", crash, len(records), total)
+		}
+		for i, r := range records {
+			if want := fmt.Sprintf("r/%d", i+1); r.Change.Pass != want {
+				t.Fatalf("crash %d: record %d is %s", crash, i, r.Change.Pass)
+			}
+		}
+		after.stopAndClose()
+	}
+	if err := <-done; err != nil || under == 0 {
+		t.Errorf("%d crashes while it was under way; %v", under, err)
 	}
 }
 
