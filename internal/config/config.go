@@ -191,7 +191,7 @@ type Journal struct {
 type Delivery struct {
 	// Waits between attempts. Attempts continue until they succeed.
 	Retry Retry `mapstructure:"retry"`
-	// Bound of the memory for changes on their way to one sink. A larger window helps with thousands of lanes.
+	// Bound of the memory for changes on their way to one sink. 0: 16 MiB, and 16 KiB more for each lane, up to 64 MiB.
 	Window Bytes `mapstructure:"window"`
 	// How long a stop waits for pending deliveries. Undelivered changes stay in the journal.
 	DrainTimeout time.Duration `mapstructure:"drainTimeout"`
@@ -255,7 +255,6 @@ func Default() Config {
 		Journal: Journal{Dir: "./data", MaxBytes: 10 << 30, MaxDeadLetters: 1 << 30, Reserve: 512 << 20, Keep: 5 * time.Minute, Sync: "always"},
 		Delivery: Delivery{
 			Retry:        Retry{Min: 100 * time.Millisecond, Max: 30 * time.Second},
-			Window:       32 << 20,
 			DrainTimeout: 20 * time.Second,
 			Rejections:   Rejections{Suspect: 10 * time.Minute},
 		},

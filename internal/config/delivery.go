@@ -55,7 +55,10 @@ func validateDelivery(rep *reporter, c Delivery) {
 		rep.addProblem("delivery.rejections.suspect", Problem{Message: "too short: a pause between two changes looks like an outage",
 			Found: s.String(), Expected: "at least " + minSuspect.String() + ", or 0s for never"})
 	}
-	checkMinBytes(rep, "delivery.window", c.Window, minWindowBytes)
+	if c.Window != 0 && c.Window < minWindowBytes {
+		rep.addProblem("delivery.window", Problem{Message: "too small", Found: c.Window.String(),
+			Expected: "at least " + minWindowBytes.String() + ", or 0 for one by the number of lanes"})
+	}
 	if c.Rate.PerSecond < 0 {
 		rep.addProblem("delivery.rate.perSecond", Problem{Message: "must not be negative", Found: fmt.Sprint(c.Rate.PerSecond),
 			Expected: "changes per second; 0 for no bound"})

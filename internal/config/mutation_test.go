@@ -133,7 +133,7 @@ func isRefused(t *testing.T, where string, content []byte) bool {
 	t.Helper()
 	cfg, err := parseConfig("mutated.yaml", content)
 	if err == nil {
-		if cfg == nil || len(cfg.Resources) == 0 || len(cfg.Sinks) == 0 || cfg.Delivery.Retry.Min <= 0 || cfg.Delivery.Window <= 0 {
+		if cfg == nil || len(cfg.Resources) == 0 || len(cfg.Sinks) == 0 || cfg.Delivery.Retry.Min <= 0 || cfg.Journal.MaxBytes <= 0 {
 			t.Errorf("%s: accepted without a working meaning: %v", where, cfg)
 		}
 		return false

@@ -319,7 +319,7 @@ func (b *backlog) spillSlowLanes() (spilled int) {
 		if l.lagsFrom > 0 || l.paused || l.queue.entryCount() <= l.inFlight {
 			continue
 		}
-		if l.queue.bytes > t.window.limit/int64(2*live) {
+		if l.queue.bytes > t.window.limit()/int64(2*live) {
 			t.dropNewest(l, l.inFlight)
 			spilled++
 		}
@@ -419,7 +419,7 @@ func (b *backlog) fillStats(s *Stats) {
 	t, c := &b.lanes, b.counts
 	s.Delivered, s.DeliveredBytes, s.Truncated, s.NotRouted = c.delivered, c.deliveredBytes, c.truncated, c.notRouted
 	s.AlreadySettled, s.DeadLetters, s.LastAck = c.alreadySettled, c.deadLetters, c.lastAck
-	s.Pending, s.WindowBytes, s.WindowLimit = t.pending, t.window.used, t.window.limit
+	s.Pending, s.WindowBytes, s.WindowLimit = t.pending, t.window.used, t.window.limit()
 	s.Lanes, s.LanesFailing, s.LanesLagging, s.LanesDelivering = len(t.byName), t.failing, t.lagging, t.delivering
 	if t.removedDelivering {
 		s.LanesDelivering = max(1, s.LanesDelivering)

@@ -24,7 +24,8 @@ func checkSums(t *testing.T, b *backlog) {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	want := newLaneTable(b.lanes.window.limit, 0)
+	want := newLaneTable(b.lanes.window.fixed, 0)
+	want.window.lanes = len(b.lanes.byName)
 	for _, u := range b.cursor.unstored {
 		want.window.used += int64(u.size)
 	}

@@ -35,7 +35,8 @@ type Config struct {
 	SuspectAfter time.Duration
 
 	// WindowBytes bounds the changes that are read but not settled, by event.Change.Size. A larger single change passes alone.
-	// The changes are copies, which keep no journal frame alive. Default 32 MiB.
+	// The changes are copies, which keep no journal frame alive. By default 16 MiB, and 16 KiB more for each lane, up to
+	// 64 MiB.
 	WindowBytes int64
 
 	// Workers bounds concurrent Publish calls, and so how many lanes are in flight. Default 8: a Publish waits for the
@@ -120,7 +121,6 @@ func (c Config) withDefaults() Config {
 	c.Retry.Min = cmp.Or(c.Retry.Min, 100*time.Millisecond)
 	c.Retry.Max = cmp.Or(c.Retry.Max, max(30*time.Second, c.Retry.Min))
 	c.SuspectAfter = cmp.Or(c.SuspectAfter, 10*time.Minute)
-	c.WindowBytes = cmp.Or(c.WindowBytes, 32<<20)
 	c.Workers = cmp.Or(c.Workers, 8)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 15<<16)
 	c.BatchMessages = cmp.Or(c.BatchMessages, 1000)

@@ -35,12 +35,13 @@ type laneTable struct {
 	rereadReady chan struct{} // holds a token when the catch-up reader may have something to do; it waits on it
 }
 
+// newLaneTable returns an empty table. A windowLimit of 0 is one that follows from the number of lanes.
 func newLaneTable(windowLimit int64, read uint64) laneTable {
 	return laneTable{
 		byName:      map[sinks.Lane]*lane{},
 		busy:        map[*lane]struct{}{},
 		catchingUp:  map[*lane]struct{}{},
-		window:      window{limit: windowLimit},
+		window:      window{fixed: windowLimit},
 		read:        read,
 		spaceFreed:  make(chan struct{}, 1),
 		rereadReady: make(chan struct{}, 1),
@@ -61,6 +62,7 @@ func (t *laneTable) ensureLane(name sinks.Lane) *lane {
 	if l == nil {
 		l = &lane{name: name, held: t.whyHeld != nil && name != unroutableLane && t.whyHeld(name) != nil}
 		t.byName[name] = l
+		t.window.lanes = len(t.byName)
 		t.held += countChange(false, l.held)
 	}
 	return l
@@ -197,6 +199,7 @@ func (t *laneTable) removeLane(l *lane) {
 	}
 	t.updateMembership(l)
 	delete(t.byName, l.name)
+	t.window.lanes = len(t.byName)
 	t.held += countChange(l.held, false)
 }
 
@@ -213,10 +216,28 @@ func (t *laneTable) dropLane(l *lane) {
 
 // window counts the bytes of the changes that are read and not settled, dead letters that are not stored yet included (I6).
 type window struct {
-	limit   int64
+	fixed   int64 // limit that was configured; 0: it follows from the lanes
+	lanes   int
 	used    int64 // all bytes
 	catchUp int64 // of these: of lanes that the catch-up reader loads
 	parked  int64 // of these: of failing lanes that keep the changes of their next Publish
+}
+
+// Bounds of a window without a configured one. Batches of thousands of lanes are small where the window is: 16 KiB a lane
+// give the broker batches of several changes. A few lanes are as fast with a small window, and a sink that is behind fills
+// it.
+const (
+	windowBase    = 16 << 20
+	windowPerLane = 16 << 10
+	windowMost    = 64 << 20
+)
+
+// limit returns how many bytes may be used.
+func (w *window) limit() int64 {
+	if w.fixed > 0 {
+		return w.fixed
+	}
+	return min(windowMost, windowBase+windowPerLane*int64(w.lanes))
 }
 
 // addBytes records that the queue of a lane has grown by n bytes; n may be negative.
@@ -243,30 +264,30 @@ func (w *window) hasSpaceFor(size int, lanesCatchUp bool) bool {
 	if live == 0 {
 		return true
 	}
-	limit := w.limit
+	limit := w.limit()
 	if lanesCatchUp {
 		limit /= 2
 	}
-	return w.used+int64(size) <= w.limit && live+int64(size) <= limit
+	return w.used+int64(size) <= w.limit() && live+int64(size) <= limit
 }
 
 // mayPark reports whether a failing lane may keep size bytes for its retry, beside those that other lanes keep: a small
 // part of the window each, and a quarter of it in all.
 func (w *window) mayPark(size, others int64) bool {
-	return size <= w.limit/64 && others+size <= w.limit/4
+	return size <= w.limit()/64 && others+size <= w.limit()/4
 }
 
 // isRereadBlocked reports whether the catch-up reader has to wait for space.
 func (w *window) isRereadBlocked() bool {
-	return w.catchUp > 0 && (w.catchUp > w.limit/4 || w.used > w.limit-w.limit/4)
+	return w.catchUp > 0 && (w.catchUp > w.limit()/4 || w.used > w.limit()-w.limit()/4)
 }
 
 // exceedsCatchUp reports whether size more bytes are too many for the lanes that catch up.
 func (w *window) exceedsCatchUp(size int64) bool {
-	return w.catchUp > w.limit/4 && w.catchUp+size > w.limit/2
+	return w.catchUp > w.limit()/4 && w.catchUp+size > w.limit()/2
 }
 
 // catchUpShare returns how many bytes of each of so many lanes are loaded before they are published.
 func (w *window) catchUpShare(lanes int) int64 {
-	return max(w.limit/32, w.limit/2/int64(max(1, lanes)))
+	return max(w.limit()/32, w.limit()/2/int64(max(1, lanes)))
 }

@@ -637,6 +637,29 @@ func TestAFullWindowStopsReading(t *testing.T) {
 	})
 }
 
+func TestAWindowWithoutABoundFollowsFromTheLanes(t *testing.T) {
+	for lanes, want := range map[int]int64{1: 16<<20 + 16<<10, 100: 16<<20 + 100*16<<10, 4000: 64 << 20} {
+		synctest.Test(t, func(t *testing.T) {
+			var names []string
+			for i := range lanes {
+				names = append(names, fmt.Sprint("lane", i))
+			}
+			var s storedProgress
+			var to laneRecorder
+			p := startPipeline(t, acceptAll(&to), journalOf(changesIn(names...), &s), event.Cursor{}, Config{})
+			synctest.Wait()
+			if got := p.Stats(); got.Lanes != lanes || got.WindowLimit != want {
+				t.Errorf("%d of %d lanes have a window of %d bytes, want %d", got.Lanes, lanes, got.WindowLimit, want)
+			}
+			time.Sleep(5 * time.Minute)
+			if got := p.Stats(); got.Lanes != 0 || got.WindowLimit != 16<<20 {
+				t.Errorf("after a while without changes %d lanes have a window of %d bytes", got.Lanes, got.WindowLimit)
+			}
+			p.drainUpTo(t, uint64(lanes))
+		})
+	}
+}
+
 func TestARestartedLaneContinuesAfterItsOwnPosition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := changesIn("a", "b", "a", "b", "a", "b")
