@@ -93,7 +93,7 @@ func TestAReplayEmitsTheJournalAgainOnce(t *testing.T) {
 // TestAPowerLossDuringAReplayLeavesNothingTwice cuts the power at random moments of a replay, and lets the replay of what is
 // left go on.
 func TestAPowerLossDuringAReplayLeavesNothingTwice(t *testing.T) {
-	const changes = 200
+	const changes, writes = 200, 5
 	mem := vfs.NewCrashableMem()
 	opts := Options{FS: mem, Sinks: []string{"main"}}
 	j := startJournal(t, opts)
@@ -105,42 +105,44 @@ func TestAPowerLossDuringAReplayLeavesNothingTwice(t *testing.T) {
 	if err := j.BeginReplay(t.Context(), Replay{ID: "r", Sink: "main", Next: 1, Last: 2 * changes}); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() {
-		var err error
-		for r := storedReplay(j); err == nil && r.Next <= r.Last; {
-			r, err = j.AdvanceReplay(t.Context(), r)
-		}
-		done <- err
-	}()
 	random := rand.New(rand.NewPCG(1, 2))
-	under := 0
-	for crash := range uint64(20) {
-		if at := j.Newest(); at < 4*changes {
-			j.waitFor(min(at+1+random.Uint64N(20), 4*changes))
-		}
+	crash := uint64(0)
+	for r := storedReplay(j); r.Next <= r.Last; crash++ {
+		advanced := make(chan error, 1)
+		go func(before Replay) {
+			var err error
+			r, err = j.AdvanceReplay(t.Context(), before)
+			advanced <- err
+		}(r)
+		j.waitFor(j.Newest() + crash%2) // of half the writes as soon as they are visible
 		crashed := opts
 		crashed.FS = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: random.IntN(101), RNG: rand.New(rand.NewPCG(3, crash))})
-		after := startJournal(t, crashed)
-		if r := storedReplay(after); r.Next > 1 && r.Next <= r.Last {
-			under++
+		if err := <-advanced; err != nil {
+			t.Fatal(err)
 		}
-		for r := storedReplay(after); r.Next <= r.Last; {
-			r = advanceReplay(after, r)
-		}
-		records := after.readTo(2*changes, after.Newest())
-		if total, _ := storedReplay(after).Total(); total != 2*changes || len(records) != total {
-			t.Errorf("crash %d: %d records are replayed, and %d counted", crash, len(records), total)
-		}
-		for i, r := range records {
-			if want := fmt.Sprintf("r/%d", i+1); r.Change.Pass != want {
-				t.Fatalf("crash %d: record %d is %s", crash, i, r.Change.Pass)
-			}
-		}
-		after.stopAndClose()
+		checkCrashedReplay(t, crashed, 2*changes)
 	}
-	if err := <-done; err != nil || under == 0 {
-		t.Errorf("%d crashes while it was under way; %v", under, err)
+	if crash < writes {
+		t.Errorf("the power was cut %d times only", crash)
+	}
+}
+
+// checkCrashedReplay lets the replay of what a power loss left go on, and checks that it has each of so many changes once.
+func checkCrashedReplay(t *testing.T, opts Options, changes int) {
+	t.Helper()
+	j := startJournal(t, opts)
+	defer j.stopAndClose()
+	for r := storedReplay(j); r.Next <= r.Last; {
+		r = advanceReplay(j, r)
+	}
+	records := j.readTo(uint64(changes), j.Newest())
+	if total, _ := storedReplay(j).Total(); total != changes || len(records) != total {
+		t.Errorf("%d records are replayed, and %d counted", len(records), total)
+	}
+	for i, r := range records {
+		if want := fmt.Sprintf("r/%d", i+1); r.Change.Pass != want {
+			t.Fatalf("record %d is %s", i, r.Change.Pass)
+		}
 	}
 }
 
