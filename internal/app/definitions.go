@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
@@ -37,8 +38,11 @@ type definition struct {
 	schema   *shape.Schema // nil if the API server has none
 }
 
-// noSchema is the identity of types without a schema: their objects decide.
-const noSchema = "none"
+// noSchema begins the identity of types without a schema: their objects decide. The rest is the tag of the OpenAPI document
+// that lacks the type, if there is one.
+const noSchema = "none "
+
+func (d definition) hasNoSchema() bool { return strings.HasPrefix(d.identity, noSchema) }
 
 // NewPathChecker returns a checker that asks an API server.
 func NewPathChecker(client *apiserver.Client) *PathChecker {
@@ -79,25 +83,33 @@ func (p *PathChecker) sample(ctx context.Context, s selection.Scope, counter *sh
 // has no schema.
 func (p *PathChecker) readDefinition(ctx context.Context, r event.Resource, known string) (d definition, unchanged bool, err error) {
 	if !selection.IsBuiltin(r) {
-		text, err := p.client.Definition(ctx, r)
+		text, err := p.client.Definition(ctx, r, known != "") // its schema may be a megabyte, and is often known
 		verdict := apiserver.Classify(err)
 		switch {
+		case err == nil && known != "" && shape.DefinitionIdentity(text) == known:
+			return definition{identity: known}, true, nil
+		case err == nil && known != "":
+			return p.readDefinition(ctx, r, "")
 		case err == nil:
 			d.schema, d.identity, err = shape.ParseDefinition(text, r.Version)
-			return d, err == nil && d.identity == known, err
+			return d, false, err
 		case verdict != apiserver.NotServed && (verdict != apiserver.Forbidden || !p.lenient):
 			return d, false, err
 		}
 	}
-	document, unchanged, err := p.readDocument(ctx, groupVersion{r.Group, r.Version}, known)
-	d.identity = document.tag
-	if document.schemas != nil {
+	document, unchanged, err := p.readDocument(ctx, groupVersion{r.Group, r.Version}, strings.TrimPrefix(known, noSchema))
+	switch {
+	case err != nil:
+		return d, false, err
+	case unchanged:
+		return definition{identity: known}, true, nil
+	case document.schemas != nil:
 		d.schema, _ = document.schemas.Find(r.Group, r.Version, r.Kind)
 	}
-	if err == nil && !unchanged && d.schema == nil {
-		d.identity = noSchema
+	if d.identity = document.tag; d.schema == nil {
+		d.identity = noSchema + document.tag
 	}
-	return d, unchanged || err == nil && d.identity == known, err
+	return d, d.identity == known, nil
 }
 
 // readDocument reads the OpenAPI document of a group and version.

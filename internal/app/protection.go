@@ -226,7 +226,7 @@ func (p *protection) checkType(
 	_, known := p.findType(r, resource)
 	d, unchanged, err := checker.readDefinition(bounded, resource, known)
 	var counter *shape.PathCounter
-	if err == nil && (!unchanged || sampled && d.identity == noSchema) {
+	if err == nil && (!unchanged || sampled && d.hasNoSchema()) {
 		counter, err = p.matchPaths(bounded, checker, r, resource, d)
 	}
 	if bounded.Err() != nil {

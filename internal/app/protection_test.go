@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -25,7 +26,17 @@ type definedType struct {
 	mu         sync.Mutex
 	definition func(w http.ResponseWriter) // the CustomResourceDefinition; nil: there is none
 	openAPI    string                      // members of the spec in the OpenAPI document, "" without one
+	other      bool                        // the OpenAPI document is about other kinds
 	unread     int                         // documents that the client had already
+	requests   map[string]int              // by what was sent
+}
+
+// count counts an answer. Requires d.mu.
+func (d *definedType) count(what string) {
+	if d.requests == nil {
+		d.requests = map[string]int{}
+	}
+	d.requests[what]++
 }
 
 func (d *definedType) set(definition func(http.ResponseWriter), openAPI string) {
@@ -40,15 +51,31 @@ func (d *definedType) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	tag := fmt.Sprintf("%q", d.openAPI)
 	switch {
 	case strings.Contains(r.URL.Path, "/customresourcedefinitions/") && d.definition != nil:
+		if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+			d.count("metadata")
+		} else {
+			d.count("definition")
+		}
 		d.definition(w)
 	case strings.HasPrefix(r.URL.Path, "/openapi/") && d.openAPI != "" && r.Header.Get("If-None-Match") == tag:
 		d.unread++
+		d.count("not modified")
 		w.WriteHeader(http.StatusNotModified)
 	case strings.HasPrefix(r.URL.Path, "/openapi/") && d.openAPI != "":
+		d.count("document")
+		kind := "Vault"
+		if d.other {
+			kind = "Other"
+		}
 		w.Header().Set("ETag", tag)
-		fmt.Fprintf(w, `{"components":{"schemas":{"V":{"x-kubernetes-group-version-kind":[{"group":"example.com","version":"v1","kind":"Vault"}],
-			"properties":{"spec":{"properties":{%q:{"type":"string"}}}}}}}}`, d.openAPI)
+		fmt.Fprintf(w, `{"components":{"schemas":{"V":{"x-kubernetes-group-version-kind":[{"group":"example.com","version":"v1","kind":%q}],
+			"properties":{"spec":{"properties":{%q:{"type":"string"}}}}}}}}`, kind, d.openAPI)
+	case strings.HasSuffix(r.URL.Path, "/vaults"):
+		d.count("objects")
+		fmt.Fprint(w, `{"kind":"VaultList","apiVersion":"example.com/v1","metadata":{"resourceVersion":"1"},"items":[`+
+			`{"kind":"Vault","apiVersion":"example.com/v1","metadata":{"name":"a","resourceVersion":"1","uid":"u"},"spec":{"token":"x"}}]}`)
 	default:
+		d.count("not found")
 		http.NotFound(w, r)
 	}
 }
@@ -168,5 +195,58 @@ func TestTheRightToReadDefinitionsIsNeededForStrict(t *testing.T) {
 	if s := p.set.Statuses()[0]; !strings.Contains(s.Cause, `did you mean "spec.tokens"`) {
 		t.Errorf("without strict the OpenAPI document suffices: %+v", s)
 	}
+	requireHeld(t, p, "")
+}
+
+// TestAPageCostsOneSmallAnswerAboutItsType verifies the pages of a list. What defines a type is transferred and parsed once:
+// then each page costs the metadata of the definition or, for a type without one, an answer that its document is the same.
+func TestAPageCostsOneSmallAnswerAboutItsType(t *testing.T) {
+	const pages = 20
+	for name, c := range map[string]struct {
+		definition func(http.ResponseWriter)
+		openAPI    string
+		other      bool
+		want       map[string]int
+	}{
+		"a custom resource":           {definedBy(1, "token"), "", false, map[string]int{"metadata": pages}},
+		"a type of another server":    {nil, "token", false, map[string]int{"not found": pages, "not modified": pages}},
+		"a type without a schema":     {nil, "token", true, map[string]int{"not found": pages, "not modified": pages}},
+		"a type without any document": {nil, "", false, map[string]int{"not found": 2 * pages}},
+	} {
+		p, d := protectToken(t, true)
+		d.set(c.definition, c.openAPI)
+		d.other = c.other
+		p.checkRules(t.Context())
+		requireHeld(t, p, "")
+		d.requests = nil
+		for range pages {
+			if err := p.BeginRequest(vaults)(t.Context()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if !maps.Equal(d.requests, c.want) {
+			t.Errorf("%s: %d pages cost %v, want %v", name, pages, d.requests, c.want)
+		}
+	}
+}
+
+// TestARuleIsHeldWhileTheOnlyTypeWithAPathIsUninstalled and its other types are still served.
+func TestARuleIsHeldWhileTheOnlyTypeWithAPathIsUninstalled(t *testing.T) {
+	p, d := protectToken(t, true)
+	chests := vaults
+	chests.ID, chests.Resource.Resource, chests.Resource.Kind = "chests.example.com", "chests", "Chest"
+	both := []source.GuardedType{{Scope: chests, Next: chests.Resource}, {Scope: vaults, Next: vaults.Resource}}
+	d.set(nil, "token") // the document is about vaults
+	p.SetTypes(both, true)
+	p.checkRules(t.Context())
+	requireHeld(t, p, "")
+	p.SetTypes(both[:1], true)
+	p.checkRules(t.Context())
+	requireHeld(t, p, "not known to match yet")
+	if err := p.BeginRequest(chests)(t.Context()); !errors.As(err, new(*source.HeldError)) {
+		t.Errorf("a type that is still there: %v", err)
+	}
+	p.SetTypes(both, true)
+	p.checkRules(t.Context())
 	requireHeld(t, p, "")
 }

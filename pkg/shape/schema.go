@@ -57,11 +57,8 @@ func MetadataSchema() *Schema {
 // edit of the definition changes.
 func ParseDefinition(definition []byte, version string) (s *Schema, identity string, err error) {
 	var d struct {
-		Metadata struct {
-			UID        string
-			Generation int64
-		}
-		Spec struct {
+		Metadata definitionMetadata
+		Spec     struct {
 			PreserveUnknownFields bool
 			Versions              []struct {
 				Name   string
@@ -83,10 +80,27 @@ func ParseDefinition(definition []byte, version string) (s *Schema, identity str
 			if root == nil || d.Spec.PreserveUnknownFields { // then the API server removes no member
 				root = &schemaNode{Preserve: true}
 			}
-			return &Schema{root: root.withObjectMembers()}, fmt.Sprintf("%s/%d", d.Metadata.UID, d.Metadata.Generation), nil
+			return &Schema{root: root.withObjectMembers()}, d.Metadata.identity(), nil
 		}
 	}
 	return nil, "", fmt.Errorf("the definition has no version %q", version)
+}
+
+// definitionMetadata identifies a state of a CustomResourceDefinition.
+type definitionMetadata struct {
+	UID        string
+	Generation int64
+}
+
+func (m definitionMetadata) identity() string { return fmt.Sprintf("%s/%d", m.UID, m.Generation) }
+
+// DefinitionIdentity returns the identity of a CustomResourceDefinition by its metadata alone; "" if it has none.
+func DefinitionIdentity(definition []byte) string {
+	var d struct{ Metadata definitionMetadata }
+	if err := json.Unmarshal(definition, &d); err != nil || d.Metadata.UID == "" {
+		return ""
+	}
+	return d.Metadata.identity()
 }
 
 // withObjectMembers adds the members that each object has and that a definition leaves out. Paths in metadata are checked

@@ -28,7 +28,10 @@ var statements = map[string]map[string]string{
 		"Definitions are edited while": "test/e2e/source/held_test.go TestRenamedMemberHoldsItsType; " +
 			"test/e2e/source/held_test.go TestMendedDefinitionReleasesItsType; test/e2e/source/held_test.go TestOtherVersionHoldsItsType; " +
 			"test/e2e/source/held_test.go TestEditHoldsTheTypesOfOneRule; test/e2e/source/held_test.go TestEditIsReportedWithoutStrict; " +
-			"internal/app/protection_test.go TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter",
+			"internal/app/protection_test.go TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter; " +
+			"internal/app/protection_test.go TestARuleIsHeldWhileTheOnlyTypeWithAPathIsUninstalled",
+		"- Before the objects of each response": "internal/app/protection_test.go TestAPageCostsOneSmallAnswerAboutItsType; " +
+			"pkg/source/apiserver/definition_test.go TestMetadataOfADefinitionIdentifiesIt",
 		"- A definition that cannot be read": "test/e2e/source/held_test.go TestUnreadableDefinitionHoldsNewConnections",
 		"- A definition that was edited": "internal/app/protection_test.go TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter; " +
 			"test/e2e/source/held_test.go TestMendedDefinitionReleasesItsType",

@@ -161,14 +161,18 @@ func (c *Client) ListText(ctx context.Context, group, version, resource, name st
 	return answer.Raw()
 }
 
-// Definition returns the CustomResourceDefinition of a type as etcd has it, and not an older state of a cache. The error is
-// NotServed for Classify if the type has none. It tries once.
-func (c *Client) Definition(ctx context.Context, r event.Resource) ([]byte, error) {
+// Definition returns the CustomResourceDefinition of a type as etcd has it, and not an older state of a cache, or only its
+// metadata. The error is NotServed for Classify if the type has none. It tries once.
+func (c *Client) Definition(ctx context.Context, r event.Resource, metadataOnly bool) ([]byte, error) {
 	client, err := c.REST(schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"})
 	if err != nil {
 		return nil, err
 	}
-	answer := client.Get().Resource("customresourcedefinitions").Name(r.String()).MaxRetries(0).Timeout(RequestTimeout).Do(ctx)
+	request := client.Get().Resource("customresourcedefinitions").Name(r.String()).MaxRetries(0).Timeout(RequestTimeout)
+	if metadataOnly {
+		request.SetHeader("Accept", acceptMetadata)
+	}
+	answer := request.Do(ctx)
 	if err := answer.Error(); err != nil { // more detailed than the error of Raw
 		return nil, err
 	}
