@@ -30,10 +30,7 @@ func TestTheExamplesForOperatorsShipTheirTypes(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	c := startCluster(t)
-	program := filepath.Join(t.TempDir(), "exporter")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/exporter").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	program := buildExporter(t)
 	c.applyAll(t, split(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubecdc}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"))
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
@@ -180,8 +177,18 @@ func (c *cluster) define(t *testing.T, definitions []definition, m manifest) str
 	return ""
 }
 
-// runExporter runs the exporter with a rendered configuration as the account of the chart, until the end of the test.
-func (c *cluster) runExporter(t *testing.T, program, text string) {
+func buildExporter(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "exporter")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/exporter").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// runExporter runs the exporter with a rendered configuration as the account of the chart, until the end of the test. It
+// returns the file of its log.
+func (c *cluster) runExporter(t *testing.T, program, text string) (logFile string) {
 	t.Helper()
 	dir := t.TempDir()
 	text = strings.NewReplacer("/var/lib/kubecdc", filepath.Join(dir, "journal"), "listen: :8080", "listen: 127.0.0.1:0",
@@ -192,18 +199,24 @@ func (c *cluster) runExporter(t *testing.T, program, text string) {
 			t.Fatal(err)
 		}
 	}
-	var log bytes.Buffer
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
 	run := exec.Command(program, "run", "--config", config)
-	run.Env, run.Stderr = append(os.Environ(), "KUBECONFIG="+kubeconfig), &log
+	run.Env, run.Stderr = append(os.Environ(), "KUBECONFIG="+kubeconfig), log
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = run.Process.Signal(os.Interrupt)
 		if err := run.Wait(); err != nil || t.Failed() {
-			t.Errorf("%v\n%s", err, log.String())
+			text, _ := os.ReadFile(log.Name())
+			t.Errorf("%v\n%s", err, text)
 		}
 	})
+	return log.Name()
 }
 
 // accountKubeconfig is a kubeconfig with a token of the chart's service account.
