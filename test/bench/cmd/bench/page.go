@@ -71,8 +71,8 @@ func (r *report) shares() string {
 func (r *report) page() string {
 	return fmt.Sprintf(`# What a change costs
 
-Written by `+"`make performance`"+`: %d objects of %d bytes on average, then %d changes, or as many as come in %d s; %d CPUs,
-which exporter, API server and broker share; %s; an fsync of 4 KiB takes %.0f µs. Medians of one run.
+Written by `+"`make performance`"+`: %d objects of %d bytes on average, then %d changes, or as many as come in %d s;
+%d CPUs, which exporter, API server and broker share; %s; an fsync of 4 KiB takes %.0f µs. Medians of one run.
 
 - **floor** copies watch frames to Kafka, neither read nor compressed, and keeps no position: what nothing can be below.
 - **exporter** has its journal on, an fsync before anything is sent, and zstd to Kafka.
