@@ -172,12 +172,15 @@ func LiteralName(name string) (group, resource string, ok bool) {
 	return p.group, p.resource, err == nil && !p.isWildcard()
 }
 
+// freelyNamed are resources of namespacedBuiltins of which objects can have other names than those of RFC 1123.
+var freelyNamed = []pattern{{resource: "events"}, {resource: "poddisruptionbudgets", group: "policy"}}
+
 // hasObjectNames reports whether objects of everything that a name, written as in Select, can mean are known to have names
-// of RFC 1123 (subdomains). Kubernetes has resources with other names, such as roles and events.
+// of RFC 1123 (subdomains).
 func hasObjectNames(name string) bool {
 	p, err := parsePattern(name)
-	events := pattern{resource: "events"}
-	return err == nil && !p.overlaps(events) && (IsNamespaced(name) || slices.Contains([]string{"nodes", "namespaces", "persistentvolumes"}, name))
+	return err == nil && !slices.ContainsFunc(freelyNamed, p.overlaps) &&
+		(IsNamespaced(name) || slices.Contains([]string{"nodes", "namespaces", "persistentvolumes"}, name))
 }
 
 // MayBeNamed reports whether an object of what a name, written as in Select, can mean may have the name of an object.
