@@ -104,14 +104,15 @@ var statements = map[string]map[string]string{
 		"An update is emitted if": "shaper_test.go TestChangesOfMaskedValuesAreEmitted; statements_test.go TestListsApplyToUpdatesOnly",
 	},
 	"Expressions": {
-		"[CEL](https://cel.dev)":            "filter_test.go TestFiltersChooseChanges",
-		"| `object` |":                      "filter_test.go TestAFilterSeesTheLastStateOfWhatIsDeleted",
-		"| `oldObject` |":                   "filter_test.go TestAFilterSeesNoSecret; statements_test.go TestUsingOldObjectStoresStates",
-		"| `change.type` `change.class`":    "statements_test.go TestEveryVariableOfThePageIsOfItsType",
-		"| `change.cluster`":                "statements_test.go TestEveryVariableOfThePageIsOfItsType",
-		"| `change.actor.manager`":          "statements_test.go TestEveryVariableOfThePageIsOfItsType",
-		"| `change.coalesced`":              "statements_test.go TestEveryVariableOfThePageIsOfItsType",
-		"Expressions see objects":           "filter_test.go TestAFilterThatFailsLosesNothing; filter_test.go TestAFilterThatFailsQuotesNothingOfTheObject; filter_test.go TestACostlyFilterIsCutOff; filter_test.go TestFilterErrorsAreFoundAtLoad; statements_test.go TestAFilterSeesWhatFieldsLeavesOut",
+		"[CEL](https://cel.dev)":         "filter_test.go TestFiltersChooseChanges",
+		"| `object` |":                   "filter_test.go TestAFilterSeesTheLastStateOfWhatIsDeleted",
+		"| `oldObject` |":                "filter_test.go TestAFilterSeesNoSecret; statements_test.go TestUsingOldObjectStoresStates",
+		"| `change.type` `change.class`": "statements_test.go TestEveryVariableOfThePageIsOfItsType",
+		"| `change.cluster`":             "statements_test.go TestEveryVariableOfThePageIsOfItsType",
+		"| `change.actor.manager`":       "statements_test.go TestEveryVariableOfThePageIsOfItsType",
+		"| `change.coalesced`":           "statements_test.go TestEveryVariableOfThePageIsOfItsType",
+		"Expressions see objects": "filter_test.go TestAFilterThatFailsLosesNothing; filter_test.go TestAFilterThatFailsQuotesNothingOfTheObject; filter_test.go TestACostlyFilterIsCutOff; filter_test.go TestFilterErrorsAreFoundAtLoad; " +
+			"statements_test.go TestAFilterSeesWhatFieldsLeavesOut; pkg/shape/filter/check_test.go TestWhatIsKnownIsEvaluated",
 		"Bodies are decoded only for rules": "cost_test.go TestARuleWithoutAFilterNeverDecodesToAMap",
 	},
 	"How much of a change is emitted": {

@@ -239,10 +239,11 @@ func (f *Filter) evaluateAll(kind Kind, known Known) (Outcome, error) {
 		default:
 			return Sometimes, nil
 		}
+		if results[Always] && len(results) > 1 {
+			return Sometimes, nil
+		}
 	}
 	switch {
-	case results[Always] && len(results) > 1:
-		return Sometimes, nil
 	case results[Always]:
 		return Always, nil
 	case results[Fails]:
