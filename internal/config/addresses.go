@@ -68,6 +68,7 @@ func reportOwnAddress(rep *reporter, at, address, listener, listen string) {
 	}
 	p := Problem{Found: strconv.Quote(address), Expected: "the address of a receiver"}
 	switch isOwn(listen, host, port) {
+	case no:
 	case certainly:
 		p.Message = "is the address of the exporter itself, " + listener
 		rep.addProblem(at, p)
