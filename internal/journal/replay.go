@@ -52,7 +52,7 @@ type ReplayLedger struct {
 	space *spaceGuard
 
 	mu  sync.Mutex
-	all map[string]Replay // by ID, as committed
+	all map[string]Replay // by ID, as the committer has written them: the last write may not be durable yet
 }
 
 // Replays returns all replays, by ID.
@@ -64,14 +64,19 @@ func (l *ReplayLedger) Replays() []Replay {
 	return all
 }
 
-// BeginReplay stores a replay. Durable when it returns nil.
+// BeginReplay stores a replay, unless one with its ID is stored. Durable when it returns nil.
 func (l *ReplayLedger) BeginReplay(ctx context.Context, r Replay) error {
-	return l.commitReplay(ctx, r, func(*group) error { return nil })
+	return l.submit(ctx, r.ID, func(g *group, _ Replay, stored bool) error {
+		if stored {
+			return nil
+		}
+		return l.write(g, r)
+	})
 }
 
 // AdvanceReplay appends the next records of a replay for its sink, in one durable write with how far it is then, and
-// returns that. It appends nothing while there is no space, and returns ErrTrimmed if there is nothing to read any more. One
-// goroutine advances a replay.
+// returns that. It appends nothing while there is no space, nor if the replay is elsewhere by now, and returns ErrTrimmed if
+// there is nothing to read any more. After an error the write may still be made.
 func (l *ReplayLedger) AdvanceReplay(ctx context.Context, r Replay) (Replay, error) {
 	if r.Next > r.Last || !l.space.hasSpace() {
 		return r, nil
@@ -85,6 +90,9 @@ func (l *ReplayLedger) AdvanceReplay(ctx context.Context, r Replay) (Replay, err
 		case err != nil:
 			return r, err
 		case records[0].Offset != next.Next:
+			if current, _ := l.find(r.ID); current.Next != r.Next {
+				return current, nil // a write that was given up has come
+			}
 			return r, ErrTrimmed
 		}
 		for _, record := range records[:min(uint64(len(records)), r.Last-next.Next+1)] {
@@ -96,11 +104,15 @@ func (l *ReplayLedger) AdvanceReplay(ctx context.Context, r Replay) (Replay, err
 			}
 		}
 	}
-	err := l.commitReplay(ctx, next, func(g *group) error {
+	err := l.submit(ctx, r.ID, func(g *group, current Replay, _ bool) error {
+		if current.Next != r.Next || current.State != "" {
+			next = current
+			return nil
+		}
 		for _, c := range again {
 			g.log.addChange(c)
 		}
-		return nil
+		return l.write(g, next)
 	})
 	if err != nil {
 		return r, err
@@ -130,15 +142,22 @@ func (r Replay) repeatRecord(record event.Record) *event.Change {
 }
 
 // EndReplay appends the end of a replay for its sink, of each stored resource and of those that it had records of, in one
-// durable write with its State and Reason. It needs not have begun in this journal.
+// durable write with its State and Reason, unless it has ended. It needs not have begun in this journal.
 func (l *ReplayLedger) EndReplay(ctx context.Context, r Replay) error {
-	return l.commitReplay(ctx, r, func(g *group) error {
+	return l.submit(ctx, r.ID, func(g *group, ended Replay, stored bool) error {
+		switch {
+		case !stored:
+			ended = r
+		case ended.State != "":
+			return nil
+		}
+		ended.State, ended.Reason = r.State, r.Reason
 		cluster, err := g.clusterName("")
 		if err != nil {
 			return err
 		}
 		resources := map[string]event.Resource{}
-		for name := range r.Count {
+		for name := range ended.Count {
 			resources[name] = event.ParseResourceName(name)
 		}
 		for name, stored := range g.known.allResources() {
@@ -146,40 +165,48 @@ func (l *ReplayLedger) EndReplay(ctx context.Context, r Replay) error {
 		}
 		for _, name := range slices.Sorted(maps.Keys(resources)) {
 			g.log.addChange(&event.Change{
-				Type: event.ReplayEnd, Cluster: cluster, Resource: resources[name], ObservedAt: time.Now().UTC(), OnlySink: r.Sink,
-				Replay: &event.ReplayInfo{ID: r.ID, State: r.State, Count: r.Count[name], Reason: r.Reason},
+				Type: event.ReplayEnd, Cluster: cluster, Resource: resources[name], ObservedAt: time.Now().UTC(), OnlySink: ended.Sink,
+				Replay: &event.ReplayInfo{ID: ended.ID, State: ended.State, Count: ended.Count[name], Reason: ended.Reason},
 			})
 		}
-		return nil
+		return l.write(g, ended)
 	})
 }
 
 // RemoveReplay removes a replay. Durable when it returns nil.
 func (l *ReplayLedger) RemoveReplay(ctx context.Context, id string) error {
-	err := l.queue.submit(ctx, func(g *group) error { g.batch.removeKey(codec.KeyReplay(id)); return nil }, nil)
-	if err == nil {
+	return l.submit(ctx, id, func(g *group, _ Replay, _ bool) error {
+		g.batch.removeKey(codec.KeyReplay(id))
 		l.update(func() { delete(l.all, id) })
-	}
-	return err
+		return nil
+	})
 }
 
-// commitReplay stores a replay in one durable write with what add adds.
-func (l *ReplayLedger) commitReplay(ctx context.Context, r Replay, add func(*group) error) error {
+// submit has the committer decide on a replay as it is then. A caller that gives up waiting does not know whether its write
+// is made, so what it knew of the replay may be the past.
+func (l *ReplayLedger) submit(ctx context.Context, id string, decide func(g *group, current Replay, stored bool) error) error {
+	return l.queue.submit(ctx, func(g *group) error {
+		current, stored := l.find(id)
+		return decide(g, current, stored)
+	}, nil)
+}
+
+func (l *ReplayLedger) find(id string) (r Replay, stored bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, stored = l.all[id]
+	return r, stored
+}
+
+// write stores a replay with the group.
+func (l *ReplayLedger) write(g *group, r Replay) error {
 	value, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	err = l.queue.submit(ctx, func(g *group) error {
-		if err := add(g); err != nil {
-			return err
-		}
-		g.batch.putKey(codec.KeyReplay(r.ID), value)
-		return nil
-	}, nil)
-	if err == nil {
-		l.update(func() { l.all[r.ID] = r })
-	}
-	return err
+	g.batch.putKey(codec.KeyReplay(r.ID), value)
+	l.update(func() { l.all[r.ID] = r })
+	return nil
 }
 
 // update changes what is in memory, and what the log keeps for it.

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -87,6 +88,54 @@ func TestAReplayEmitsTheJournalAgainOnce(t *testing.T) {
 	}
 	if err := j.RemoveReplay(t.Context(), "r"); err != nil || len(j.Replays()) > 0 {
 		t.Errorf("left are %+v, %v", j.Replays(), err)
+	}
+}
+
+// TestAReplayThatGivesUpWaitingEmitsNothingTwice lets the caller of each write give up after a random time, as a reload
+// does: whether the write is made or not, the next one goes on behind it.
+func TestAReplayThatGivesUpWaitingEmitsNothingTwice(t *testing.T) {
+	const changes = 2000
+	j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"main"}})
+	for n := range changes {
+		c := podChange(n, 40_000)
+		j.mustAppend(event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: fmt.Sprint(n)})
+	}
+	j.waitFor(changes)
+	if err := j.BeginReplay(t.Context(), Replay{ID: "r", Sink: "main", Next: 1, Last: changes}); err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	givenUp := 0
+	limit := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(20*time.Millisecond))))
+	}
+	for r := storedReplay(j); r.Next <= r.Last; r = storedReplay(j) {
+		ctx, cancel := limit()
+		if _, err := j.AdvanceReplay(ctx, r); err != nil {
+			givenUp++
+		}
+		cancel()
+	}
+	ended := storedReplay(j)
+	ended.State = "done"
+	for {
+		ctx, cancel := limit()
+		err := j.EndReplay(ctx, ended)
+		cancel()
+		if err == nil {
+			break
+		}
+	}
+	seen := map[string]bool{}
+	for _, r := range j.readTo(changes, j.Newest()) {
+		if id := r.Change.ID(); seen[id] {
+			t.Fatalf("offset %d is there twice: %s", r.Offset, id)
+		} else {
+			seen[id] = true
+		}
+	}
+	if count, _ := storedReplay(j).Total(); len(seen) != changes+1 || count != changes || givenUp == 0 {
+		t.Errorf("%d records, counted %d, want %d and an end; %d writes were given up", len(seen), count, changes, givenUp)
 	}
 }
 

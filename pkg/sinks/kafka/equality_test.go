@@ -72,7 +72,7 @@ func (o *olderBroker) readVersions() error {
 			be.PutUint16(one[4:], producesByName)
 		}
 	}
-	o.left = append(head, apis...)
+	o.left = slices.Concat(head, apis)
 	return nil
 }
 
