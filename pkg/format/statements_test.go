@@ -34,6 +34,11 @@ var sectionTests = map[string][]string{
 		"pkg/event/change_test.go TestReemittedVersionsHaveAnotherID", "pkg/event/change_test.go TestChangesWithinASnapshotKeepTheirID",
 		"pkg/event/change_test.go TestDigestsDistinguishSetsInAnyOrder",
 	},
+	"Replays": {
+		"internal/journal/replay_test.go TestAReplayEmitsTheJournalAgainOnce", "test/e2e/signal_replay_test.go TestAReplayHasWhatTheJournalKeeps",
+		"test/e2e/signal_replay_test.go TestAReplayIsAbortedByAFailover", "internal/app/replays_test.go TestAReplayThatTheJournalLostIsAborted",
+		"internal/app/replays_test.go TestAReplayIsRefusedWithItsRemedy", "pkg/consumer/clients_test.go TestClientsFollowTheRules",
+	},
 	"Compatibility": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
 	"Samples":       {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
 	"The rules": {
