@@ -268,6 +268,12 @@ func findObject(lanes rawLanes, last string, records int) (lane int, at []int) {
 	panic("no object has such records")
 }
 
+// laneOf returns the lane of a record's key. In another one it would be in no order with what the exporter writes of the
+// object later, as its delete: consumers may read either first, and apply whatever follows a coalesced `deleted`.
+func laneOf(r rawRecord, lanes int) int {
+	return int(kgo.StickyKeyPartitioner(nil).ForTopic("").Partition(&kgo.Record{Key: r.key}, lanes))
+}
+
 // beforeLastMark returns where the last watermark of a lane is.
 func beforeLastMark(lane []rawRecord) int {
 	for i := len(lane) - 1; ; i-- {
@@ -330,6 +336,7 @@ var manipulations = []manipulation{
 			r.headers[i].Value = replace(r.headers[i].Value)
 		}
 		r = r.identify()
+		lane = laneOf(r, len(l))
 		l[lane] = slices.Insert(l[lane], beforeLastMark(l[lane]), r)
 		return r.stored.Key, "ghost", "ghost"
 	}},
