@@ -77,6 +77,10 @@ performance: ## Measure what a change costs next to the least and the usual, und
 bench-audit: build ## Measure what the intake of audit events costs the stream: idle, flooded, and with clients that stall (minutes; an idle machine)
 	cd test/bench && go run ./cmd/audit
 
+.PHONY: bench-watermarks
+bench-watermarks: build ## Measure what watermarks of 100 types cost, idle and under load (four minutes; an idle machine)
+	cd test/bench && go run ./cmd/watermarks
+
 .PHONY: nats-exact
 nats-exact: ## Deliver a million changes to replicated NATS while leaders, connections and the process that delivers are killed
 	cd test/bench && go build -o "$(CACHE)/natsexact" ./cmd/natsexact && "$(CACHE)/natsexact" $(NATS_EXACT_FLAGS)

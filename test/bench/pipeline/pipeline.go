@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
@@ -51,6 +53,24 @@ func Definition(group, plural, kind string) *unstructured.Unstructured {
 			}},
 		},
 	}}
+}
+
+// serveLook is how often Serve looks whether a type is served.
+const serveLook = 20 * time.Millisecond
+
+// Serve defines a type without a namespace, and returns its objects once it is served.
+func Serve(ctx context.Context, client dynamic.Interface, group, plural, kind string) (dynamic.ResourceInterface, error) {
+	if _, err := client.Resource(Definitions).Create(ctx, Definition(group, plural, kind), metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	objects := client.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: plural})
+	return objects, Until(ctx, serveLook, func() (bool, error) {
+		_, err := objects.List(ctx, metav1.ListOptions{Limit: 1})
+		if apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 }
 
 // Until asks again and again, with a pause in between, until the answer is yes. It ends with ctx.

@@ -38,25 +38,10 @@ func object(n int, name string) *unstructured.Unstructured {
 	}}
 }
 
-// define defines a type and waits until it is served.
-func (c *cluster) define(ctx context.Context, n int) error {
-	definition := pipeline.Definition(group, plural(n), fmt.Sprintf("Thing%d", n))
-	if _, err := c.client.Resource(pipeline.Definitions).Create(ctx, definition, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	return pipeline.Until(ctx, look, func() (bool, error) {
-		_, err := c.objects(n).List(ctx, metav1.ListOptions{Limit: 1})
-		if apierrors.IsNotFound(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) {
-			return false, nil
-		}
-		return err == nil, err
-	})
-}
-
 // fill defines the types and creates the objects, and one that the measurement changes.
 func (c *cluster) fill(ctx context.Context, objects int) error {
 	for n := range c.types {
-		if err := c.define(ctx, n); err != nil {
+		if _, err := pipeline.Serve(ctx, c.client, group, plural(n), fmt.Sprintf("Thing%d", n)); err != nil {
 			return fmt.Errorf("define type %d: %w", n, err)
 		}
 	}
