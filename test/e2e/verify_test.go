@@ -271,7 +271,7 @@ func findObject(lanes rawLanes, last string, records int) (lane int, at []int) {
 // laneOf returns the lane of a record's key. In another one it would be in no order with what the exporter writes of the
 // object later, as its delete: consumers may read either first, and apply whatever follows a coalesced `deleted`.
 func laneOf(r rawRecord, lanes int) int {
-	return int(kgo.StickyKeyPartitioner(nil).ForTopic("").Partition(&kgo.Record{Key: r.key}, lanes))
+	return kgo.StickyKeyPartitioner(nil).ForTopic("").Partition(&kgo.Record{Key: r.key}, lanes)
 }
 
 // beforeLastMark returns where the last watermark of a lane is.
