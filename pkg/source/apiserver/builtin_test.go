@@ -6,25 +6,14 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
-	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
 // TestWhatIsAssumedOfBuiltinResourcesIsSo compares what a configuration is refused for with the resources of a real API
 // server: their kinds, whether they have namespaces, and which names it accepts.
 func TestWhatIsAssumedOfBuiltinResourcesIsSo(t *testing.T) {
-	plane := controlplane.ForTest(t)
-	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := NewClient(config, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := newRealClient(t)
 	found, _, err := client.Discover(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

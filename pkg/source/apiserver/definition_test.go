@@ -8,25 +8,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
 // TestMetadataOfADefinitionIdentifiesIt edits a large definition on a real API server: its metadata alone shows each edit,
 // and is small.
 func TestMetadataOfADefinitionIdentifiesIt(t *testing.T) {
-	plane := controlplane.ForTest(t)
-	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := NewClient(config, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := newRealClient(t)
 	definitions, err := client.REST(schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"})
 	if err != nil {
 		t.Fatal(err)

@@ -18,14 +18,31 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
-// TestDiscoveryMatchesClientGo compares discovery of a real API server with client-go, in the aggregated form and in that of
-// API servers before 1.30.
-func TestDiscoveryMatchesClientGo(t *testing.T) {
-	plane := controlplane.ForTest(t)
-	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
+// realConfig returns how a real API server is reached.
+func realConfig(t *testing.T) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", controlplane.ForTest(t).Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return config
+}
+
+// newRealClient returns a client of a real API server, which the end of the test closes.
+func newRealClient(t *testing.T) *Client {
+	t.Helper()
+	client, err := NewClient(realConfig(t), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// TestDiscoveryMatchesClientGo compares discovery of a real API server with client-go, in the aggregated form and in that of
+// API servers before 1.30.
+func TestDiscoveryMatchesClientGo(t *testing.T) {
+	config := realConfig(t)
 	want := discoverWithClientGo(t, config)
 	if len(want) < 10 {
 		t.Fatalf("%d groups", len(want))

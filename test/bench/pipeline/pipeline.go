@@ -20,12 +20,28 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
-// StartControlPlane starts a control plane below dir that writes no audit log, which would be measured too.
-func StartControlPlane(ctx context.Context, dir string) (*controlplane.ControlPlane, error) {
+// startControlPlane starts a control plane below dir that writes no audit log, which would be measured too.
+func startControlPlane(ctx context.Context, dir string) (*controlplane.ControlPlane, error) {
 	return controlplane.Start(ctx, controlplane.Options{
 		Dir: filepath.Join(dir, "controlplane"), NoAudit: true, SmallHeap: true,
 		APIServerArgs: []string{"--request-timeout=5s"}, // a stop waits that long for watches
 	})
+}
+
+// WithControlPlane calls run with an empty directory, which is named after the program, and a control plane in it, and
+// removes both afterwards.
+func WithControlPlane(ctx context.Context, name string, run func(dir string, plane *controlplane.ControlPlane) error) (err error) {
+	dir, err := os.MkdirTemp("", name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	plane, err := startControlPlane(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, plane.Stop()) }()
+	return run(dir, plane)
 }
 
 // Client returns a client without a limit on its side.

@@ -65,44 +65,39 @@ type bench struct {
 	client dynamic.Interface
 }
 
-func (b *bench) run(ctx context.Context) (err error) {
-	if b.dir, err = os.MkdirTemp("", "audit"); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	if b.plane, err = pipeline.StartControlPlane(ctx, b.dir); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.plane.Stop()) }()
-	if b.server, err = natsserver.Start(ctx, natsserver.Options{Dir: filepath.Join(b.dir, "nats")}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.server.Kill()) }()
-	nc, err := natsgo.Connect(b.server.URL())
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	if b.js, err = jetstream.New(nc); err != nil {
-		return err
-	}
-	if b.client, err = pipeline.Client(b.plane.Kubeconfig()); err != nil {
-		return err
-	}
-	all := b.situations()
-	for _, s := range all {
-		defer func() { err = errors.Join(err, s.stop()) }()
-		if err := s.start(ctx, b); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-	}
-	for turn := range b.turns {
-		if err := b.take(ctx, all, turn); err != nil {
+func (b *bench) run(ctx context.Context) error {
+	return pipeline.WithControlPlane(ctx, "audit", func(dir string, plane *controlplane.ControlPlane) (err error) {
+		b.dir, b.plane = dir, plane
+		if b.server, err = natsserver.Start(ctx, natsserver.Options{Dir: filepath.Join(b.dir, "nats")}); err != nil {
 			return err
 		}
-	}
-	b.report(all)
-	return nil
+		defer func() { err = errors.Join(err, b.server.Kill()) }()
+		nc, err := natsgo.Connect(b.server.URL())
+		if err != nil {
+			return err
+		}
+		defer nc.Close()
+		if b.js, err = jetstream.New(nc); err != nil {
+			return err
+		}
+		if b.client, err = pipeline.Client(b.plane.Kubeconfig()); err != nil {
+			return err
+		}
+		all := b.situations()
+		for _, s := range all {
+			defer func() { err = errors.Join(err, s.stop()) }()
+			if err := s.start(ctx, b); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+		for turn := range b.turns {
+			if err := b.take(ctx, all, turn); err != nil {
+				return err
+			}
+		}
+		b.report(all)
+		return nil
+	})
 }
 
 // take lets every situation have a turn, one after the other, or all at once.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/bench/pipeline"
 	"github.com/kubecdc/kubecdc/test/bench/stamped"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
@@ -48,61 +49,53 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, program string, rate, changes int) (err error) {
-	dir, err := os.MkdirTemp("", "latency")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	plane, err := pipeline.StartControlPlane(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, plane.Stop()) }()
-	server, err := natsserver.Start(ctx, natsserver.Options{Dir: filepath.Join(dir, "nats")})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, server.Kill()) }()
-	nc, err := natsgo.Connect(server.URL())
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
-	for _, name := range []string{floorStream, exporterStream} {
-		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}}); err != nil {
+func run(ctx context.Context, program string, rate, changes int) error {
+	return pipeline.WithControlPlane(ctx, "latency", func(dir string, plane *controlplane.ControlPlane) (err error) {
+		server, err := natsserver.Start(ctx, natsserver.Options{Dir: filepath.Join(dir, "nats")})
+		if err != nil {
 			return err
 		}
-	}
-	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), stamped.Routing(server.URL(), exporterStream, namespace))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, exporter.Stop()) }()
-	client, err := pipeline.Client(plane.Kubeconfig())
-	if err != nil {
-		return err
-	}
-	warm := 2 * rate
-	if err := write(ctx, client, js, rate, warm+changes); err != nil {
-		return err
-	}
-	var took [2][]time.Duration
-	for i, name := range []string{floorStream, exporterStream} {
-		stamps, err := stamped.Stamps(ctx, js, name, 0, warm+changes)
+		defer func() { err = errors.Join(err, server.Kill()) }()
+		nc, err := natsgo.Connect(server.URL())
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return err
 		}
-		for _, s := range stamps[warm:] {
-			took[i] = append(took[i], s.Stored.Sub(s.Written))
+		defer nc.Close()
+		js, err := jetstream.New(nc)
+		if err != nil {
+			return err
 		}
-	}
-	report(rate, took[0], took[1])
-	return nil
+		for _, name := range []string{floorStream, exporterStream} {
+			if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}}); err != nil {
+				return err
+			}
+		}
+		exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), stamped.Routing(server.URL(), exporterStream, namespace))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, exporter.Stop()) }()
+		client, err := pipeline.Client(plane.Kubeconfig())
+		if err != nil {
+			return err
+		}
+		warm := 2 * rate
+		if err := write(ctx, client, js, rate, warm+changes); err != nil {
+			return err
+		}
+		var took [2][]time.Duration
+		for i, name := range []string{floorStream, exporterStream} {
+			stamps, err := stamped.Stamps(ctx, js, name, 0, warm+changes)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			for _, s := range stamps[warm:] {
+				took[i] = append(took[i], s.Stored.Sub(s.Written))
+			}
+		}
+		report(rate, took[0], took[1])
+		return nil
+	})
 }
 
 // write makes changes at a rate while a plain watch publishes them too.

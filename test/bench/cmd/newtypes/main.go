@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/bench/pipeline"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
 const (
@@ -46,28 +47,20 @@ type took struct {
 	created time.Duration // since it has taken the first object, which it does when it serves the type
 }
 
-func run(ctx context.Context, program string, types int) (err error) {
-	dir, err := os.MkdirTemp("", "newtypes")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	plane, err := pipeline.StartControlPlane(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, plane.Stop()) }()
-	changes := filepath.Join(dir, "changes")
-	exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(changes))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, exporter.Stop()) }()
-	all, err := measure(ctx, plane.Kubeconfig(), changes, types)
-	if err != nil {
-		return err
-	}
-	return report(all)
+func run(ctx context.Context, program string, types int) error {
+	return pipeline.WithControlPlane(ctx, "newtypes", func(dir string, plane *controlplane.ControlPlane) (err error) {
+		changes := filepath.Join(dir, "changes")
+		exporter, err := pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(changes))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, exporter.Stop()) }()
+		all, err := measure(ctx, plane.Kubeconfig(), changes, types)
+		if err != nil {
+			return err
+		}
+		return report(all)
+	})
 }
 
 // routing is the exporter's configuration.

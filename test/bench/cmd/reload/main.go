@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/bench/pipeline"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
 const (
@@ -42,39 +43,31 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, program string, types, objects, reloads int) (err error) {
-	dir, err := os.MkdirTemp("", "reload")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	plane, err := pipeline.StartControlPlane(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, plane.Stop()) }()
-	client, err := pipeline.Client(plane.Kubeconfig())
-	if err != nil {
-		return err
-	}
-	c := &cluster{client: client, types: types}
-	if err := c.fill(ctx, objects); err != nil {
-		return err
-	}
-	changes := filepath.Join(dir, "changes")
-	start := func() (*pipeline.Exporter, error) {
-		return pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(changes))
-	}
-	exporter, err := start()
-	if err != nil {
-		return err
-	}
-	m := &measurement{cluster: c, exporter: exporter, changes: changes}
-	defer func() { err = errors.Join(err, m.exporter.Stop()) }()
-	if err := m.measure(ctx, reloads, start); err != nil {
-		return err
-	}
-	return m.report(objects)
+func run(ctx context.Context, program string, types, objects, reloads int) error {
+	return pipeline.WithControlPlane(ctx, "reload", func(dir string, plane *controlplane.ControlPlane) (err error) {
+		client, err := pipeline.Client(plane.Kubeconfig())
+		if err != nil {
+			return err
+		}
+		c := &cluster{client: client, types: types}
+		if err := c.fill(ctx, objects); err != nil {
+			return err
+		}
+		changes := filepath.Join(dir, "changes")
+		start := func() (*pipeline.Exporter, error) {
+			return pipeline.StartExporter(ctx, program, dir, plane.Kubeconfig(), routing(changes))
+		}
+		exporter, err := start()
+		if err != nil {
+			return err
+		}
+		m := &measurement{cluster: c, exporter: exporter, changes: changes}
+		defer func() { err = errors.Join(err, m.exporter.Stop()) }()
+		if err := m.measure(ctx, reloads, start); err != nil {
+			return err
+		}
+		return m.report(objects)
+	})
 }
 
 // routing is the exporter's configuration before the first edit.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/bench/broker"
 	"github.com/kubecdc/kubecdc/test/bench/pipeline"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
 const (
@@ -43,49 +44,41 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, program string, types, rate int, last time.Duration) (err error) {
-	dir, err := os.MkdirTemp("", "watermarks")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	plane, err := pipeline.StartControlPlane(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, plane.Stop()) }()
-	client, err := pipeline.Client(plane.Kubeconfig())
-	if err != nil {
-		return err
-	}
-	c, err := fill(ctx, client, types)
-	if err != nil {
-		return err
-	}
-	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(broker.Partitions, "without", "with"))
-	if err != nil {
-		return err
-	}
-	defer kafka.Close()
-	m := &measurement{cluster: c, rate: rate, last: last}
-	for _, one := range []struct {
-		topic, more string
-		to          **pipeline.Exporter
-	}{
-		{"without", "", &m.without}, {"with", fmt.Sprintf("    watermarks: %v\n", every), &m.with},
-	} {
-		at := filepath.Join(dir, one.topic)
-		if err := os.Mkdir(at, 0o755); err != nil {
-			return err
-		}
-		routing := fmt.Sprintf("resources:\n  - select: [\"*.%s\"]\nsinks:\n  - name: kafka\n    kafka: {brokers: %q, topic: %s}\n%s",
-			group, kafka.ListenAddrs(), one.topic, one.more)
-		exporter, err := pipeline.StartExporter(ctx, program, at, plane.Kubeconfig(), routing)
+func run(ctx context.Context, program string, types, rate int, last time.Duration) error {
+	return pipeline.WithControlPlane(ctx, "watermarks", func(dir string, plane *controlplane.ControlPlane) (err error) {
+		client, err := pipeline.Client(plane.Kubeconfig())
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, exporter.Stop()) }()
-		*one.to = exporter
-	}
-	return m.measure(ctx, kafka.ListenAddrs()[0])
+		c, err := fill(ctx, client, types)
+		if err != nil {
+			return err
+		}
+		kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(broker.Partitions, "without", "with"))
+		if err != nil {
+			return err
+		}
+		defer kafka.Close()
+		m := &measurement{cluster: c, rate: rate, last: last}
+		for _, one := range []struct {
+			topic, more string
+			to          **pipeline.Exporter
+		}{
+			{"without", "", &m.without}, {"with", fmt.Sprintf("    watermarks: %v\n", every), &m.with},
+		} {
+			at := filepath.Join(dir, one.topic)
+			if err := os.Mkdir(at, 0o755); err != nil {
+				return err
+			}
+			routing := fmt.Sprintf("resources:\n  - select: [\"*.%s\"]\nsinks:\n  - name: kafka\n    kafka: {brokers: %q, topic: %s}\n%s",
+				group, kafka.ListenAddrs(), one.topic, one.more)
+			exporter, err := pipeline.StartExporter(ctx, program, at, plane.Kubeconfig(), routing)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, exporter.Stop()) }()
+			*one.to = exporter
+		}
+		return m.measure(ctx, kafka.ListenAddrs()[0])
+	})
 }
