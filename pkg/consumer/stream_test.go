@@ -135,6 +135,58 @@ func TestEveryWatermarkIsChecked(t *testing.T) {
 	}
 }
 
+// TestPartitionsMayBeReadOneAfterTheOther reads one partition to its end, with more watermarks than are kept, before the next
+// one begins: the newest watermark is found complete and equal all the same.
+func TestPartitionsMayBeReadOneAfterTheOther(t *testing.T) {
+	for seed := range uint64(5) {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 22)), false)
+		w.runSteadily()
+		for range 2 * maxPendingWatermarks {
+			w.changeObjects(w.rnd.IntN(3))
+			w.watchChanges()
+			w.emitWatermark()
+		}
+		checks, table := watermarkChecks{}, &Table{}
+		for _, i := range w.snapshotFirst(slices.Concat(w.partitions()...)) {
+			if err := table.Apply(w.stream[i]); err != nil {
+				t.Fatal(err)
+			}
+			checks.observe(table)
+		}
+		checks.checkEnd(t, w, table)
+		checks.wantMade(t, maxPendingWatermarks/2)
+	}
+}
+
+// BenchmarkPartitionsOneAfterTheOther has as many pending watermarks as are kept while most records are read. It should not
+// take longer than with one watermark.
+func BenchmarkPartitionsOneAfterTheOther(b *testing.B) {
+	for _, every := range []int{1, 10000} {
+		b.Run(fmt.Sprintf("watermark every %d", every), func(b *testing.B) {
+			w := newWorld(nil, rand.New(rand.NewPCG(1, 23)), false)
+			w.startEpoch()
+			for i := range 2 * maxPendingWatermarks {
+				w.changeObjects(5)
+				w.watchChanges()
+				if i%every == 0 {
+					w.emitWatermark()
+				}
+			}
+			order := slices.Concat(w.partitions()...)
+			b.ReportAllocs()
+			for b.Loop() {
+				table := &Table{}
+				for _, i := range order {
+					if err := table.Apply(w.stream[i]); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(order)), "ns/record")
+		})
+	}
+}
+
 // snapshotFirst returns an order in which the snapshot at the beginning is read first.
 func (w *world) snapshotFirst(order []int) []int {
 	end := slices.IndexFunc(w.stream, func(r Record) bool { return r.Type == "snapshot.end" })
@@ -244,17 +296,7 @@ func (w *world) streamOrder() []int {
 // partitionOrder returns the indices of the records as three partitions give them that are read at different speeds, with
 // repetitions if the exporter was restarted.
 func (w *world) partitionOrder(restarted bool) (order []int) {
-	partitions := make([][]int, 3)
-	for i, r := range w.stream {
-		n := len(r.Name) % 3 // control records have a partition too
-		switch {
-		case r.Name != "":
-			n = int(r.Name[0]) % 3
-		case r.Watermark != nil:
-			n = r.Watermark.Lane
-		}
-		partitions[n] = append(partitions[n], i)
-	}
+	partitions := w.partitions()
 	for i, p := range partitions {
 		if restarted {
 			partitions[i] = repeatBlocks(w.rnd, p)
@@ -266,6 +308,22 @@ func (w *world) partitionOrder(restarted bool) (order []int) {
 		order, partitions[i] = append(order, partitions[i][:n]...), partitions[i][n:]
 	}
 	return order
+}
+
+// partitions returns the indices of the records of each partition.
+func (w *world) partitions() [][]int {
+	partitions := make([][]int, 3)
+	for i, r := range w.stream {
+		n := len(r.Name) % 3 // control records have a partition too
+		switch {
+		case r.Name != "":
+			n = int(r.Name[0]) % 3
+		case r.Watermark != nil:
+			n = r.Watermark.Lane
+		}
+		partitions[n] = append(partitions[n], i)
+	}
+	return partitions
 }
 
 // repeatBlocks repeats blocks of a stream, as restarts of the exporter do.

@@ -1,6 +1,10 @@
 package consumer
 
 import (
+	"math"
+	"slices"
+	"sort"
+
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
@@ -67,9 +71,12 @@ type watermarkScope struct {
 	behind  int    // rows that are older than they were
 	highest string // the newest version of the cluster that a record of the scope was read at
 
-	pending  []*pendingWatermark // in the order of their first copies
+	pending  []*pendingWatermark // in the order of their first copies, which is that of reach
+	late     sum                 // of all pending ones
+	started  uint64              // number of pending watermarks so far
+	skipped  uint64              // those with a number up to this are not checked
 	complete WatermarkStatus     // Sequence is 0 if there is none
-	past     map[string]bool     // epochs before that of complete
+	past     map[string]uint64   // by epoch, the newest sequence that is complete, or was dropped
 }
 
 // sum is the number of existing objects, and the digest over them.
@@ -78,8 +85,8 @@ type sum struct {
 	digest digest
 }
 
-// replaceRow replaces the row of a key; nil is none.
-func (s *sum) replaceRow(key Key, old, now *row) {
+// sumOf returns by how much a sum changes when the row of a key is replaced; nil is none.
+func sumOf(key Key, old, now *row) (s sum) {
 	if old != nil && !old.deleted {
 		s.digest.addObject(key, old.emitted, -1)
 		s.count--
@@ -87,6 +94,15 @@ func (s *sum) replaceRow(key Key, old, now *row) {
 	if now != nil && !now.deleted {
 		s.digest.addObject(key, now.emitted, 1)
 		s.count++
+	}
+	return s
+}
+
+// add adds another sum, or subtracts it if sign is -1.
+func (s *sum) add(other sum, sign int) {
+	s.count += sign * other.count
+	for i := range s.digest {
+		s.digest[i] += uint64(int64(sign)) * other.digest[i]
 	}
 }
 
@@ -100,28 +116,30 @@ func (now *row) trackPeak(old *row, r Record) {
 	now.behind = now.peak != at && (!r.isListed() || r.ListVersion != "")
 }
 
-// pendingWatermark is a watermark that some lanes have. The sum is over the objects as they were at its position: of lanes
-// that have the watermark, what is read after it does not count.
+// pendingWatermark is a watermark that some lanes have. What it is compared with are the objects as they were at its position:
+// of lanes that have the watermark, what is read after it does not count.
 type pendingWatermark struct {
 	Watermark
-	position  string
-	seen      map[int]bool // lanes
-	sum       sum
+	number   uint64
+	position string
+	reach    string       // the newest position so far; "" if there is none that can be compared, or none is checked
+	seen     map[int]bool // lanes
+	sum      sum          // without late, its own and that of those before it
+	// late is of what was read since, from lanes that do not have the watermark yet, and that stands before it but not before
+	// the previous one. It counts for this one and for all after it, so that a record changes one sum, however many are pending.
+	late      sum
 	unchecked bool
 }
 
 // applyWatermark applies a copy of a watermark.
 func (s *resourceState) applyWatermark(r Record) {
 	w := s.scopeFor(r.Namespace)
-	if w.past[r.Watermark.Epoch] || r.Watermark.Epoch == w.complete.Epoch && r.Watermark.Sequence <= w.complete.Sequence {
+	if r.Watermark.Sequence <= w.past[r.Watermark.Epoch] {
 		return
 	}
-	at := -1
-	for i, p := range w.pending {
-		if p.Epoch == r.Watermark.Epoch && p.Sequence == r.Watermark.Sequence && p.Lanes == r.Watermark.Lanes {
-			at = i
-		}
-	}
+	at := slices.IndexFunc(w.pending, func(p *pendingWatermark) bool {
+		return p.Epoch == r.Watermark.Epoch && p.Sequence == r.Watermark.Sequence && p.Lanes == r.Watermark.Lanes
+	})
 	if at < 0 {
 		w.startPending(r)
 		at = len(w.pending) - 1
@@ -130,7 +148,7 @@ func (s *resourceState) applyWatermark(r Record) {
 	if p.seen[r.Watermark.Lane] = true; len(p.seen) < p.Lanes {
 		return
 	}
-	w.pending = w.pending[at+1:] // those before it are complete too, or never will be
+	p.sum.add(w.removePending(at+1), 1) // those before it are complete too, or never will be
 	w.recordComplete(p)
 }
 
@@ -140,10 +158,10 @@ func (s *resourceState) scopeFor(namespace string) *watermarkScope {
 	if w != nil {
 		return w
 	}
-	w = &watermarkScope{past: map[string]bool{}}
+	w = &watermarkScope{past: map[string]uint64{}}
 	for key, row := range s.rows {
 		if namespace == "" || namespace == key.Namespace {
-			w.sum.replaceRow(key, nil, row)
+			w.sum.add(sumOf(key, nil, row), 1)
 			w.highest = laterVersion(w.highest, row.peak)
 			if row.behind {
 				w.behind++
@@ -158,22 +176,64 @@ func (s *resourceState) scopeFor(namespace string) *watermarkScope {
 // so no lane is past the position.
 func (w *watermarkScope) startPending(r Record) {
 	if len(w.pending) == maxPendingWatermarks {
-		w.pending = w.pending[1:]
+		w.markPast(w.pending[0])
+		w.removePending(1)
 	}
 	order, ordered := resourceversion.Compare(w.highest, r.ResourceVersion)
-	w.pending = append(w.pending, &pendingWatermark{
-		Watermark: *r.Watermark, position: r.ResourceVersion, seen: map[int]bool{}, sum: w.sum,
-		unchecked: r.Watermark.Algorithm != digestAlgorithm || w.behind > 0 || w.highest != "" && (!ordered || order > 0),
-	})
+	w.started++
+	p := &pendingWatermark{
+		Watermark: *r.Watermark, number: w.started, position: r.ResourceVersion, reach: r.ResourceVersion,
+		seen: map[int]bool{}, sum: w.sum,
+		unchecked: r.Watermark.Algorithm != digestAlgorithm || !resourceversion.IsOrdered(r.ResourceVersion) ||
+			w.behind > 0 || w.highest != "" && (!ordered || order > 0),
+	}
+	p.sum.add(w.late, -1)
+	if n := len(w.pending); n > 0 {
+		w.orderAfter(p, w.pending[n-1])
+	}
+	w.pending = append(w.pending, p)
+}
+
+// orderAfter keeps the pending watermarks in the order of reach. A restored backup has lower versions: then those before are
+// no longer checked.
+func (w *watermarkScope) orderAfter(p, last *pendingWatermark) {
+	switch order, ordered := resourceversion.Compare(last.reach, p.position); {
+	case !ordered && !resourceversion.IsOrdered(p.position):
+		p.reach = last.reach
+	case order > 0:
+		w.skipped = last.number
+		for _, before := range w.pending {
+			before.reach = ""
+		}
+	}
+}
+
+// removePending removes the first n pending watermarks, and returns what was read late for the last of them.
+func (w *watermarkScope) removePending(n int) (late sum) {
+	for _, p := range w.pending[:n] {
+		late.add(p.late, 1)
+	}
+	if w.pending = w.pending[n:]; len(w.pending) == 0 {
+		w.late = sum{}
+	} else {
+		w.pending[0].late.add(late, 1)
+	}
+	return late
+}
+
+// markPast lets further copies of a watermark, and of those before it in its epoch, be ignored.
+func (w *watermarkScope) markPast(p *pendingWatermark) {
+	w.past[p.Epoch] = max(w.past[p.Epoch], p.Sequence)
 }
 
 // recordComplete makes p, which was read from all lanes, the newest complete watermark.
 func (w *watermarkScope) recordComplete(p *pendingWatermark) {
 	if w.complete.Epoch != "" && w.complete.Epoch != p.Epoch {
-		w.past[w.complete.Epoch] = true
+		w.past[w.complete.Epoch] = math.MaxUint64
 	}
+	w.markPast(p)
 	now := WatermarkStatus{Position: p.position, Epoch: p.Epoch, Sequence: p.Sequence, Check: CheckNotMade, Different: w.complete.Different}
-	if !p.unchecked {
+	if !p.unchecked && p.number > w.skipped {
 		now.Check, now.Want, now.Got = CheckEqual, p.Count, p.sum.count
 		if p.sum.count != p.Count || p.sum.digest.String() != p.Digest {
 			now.Check = CheckDifferent
@@ -183,11 +243,18 @@ func (w *watermarkScope) recordComplete(p *pendingWatermark) {
 	w.complete = now
 }
 
-// updateScopes updates the sums of the scopes of a key whose row is replaced because of a record. Which watermarks a record
-// of a list stands before is not certain, and while records are repeated rows are older than they were: then no check is
-// made.
+// updateScopes updates the sums of the scopes of a key whose row is replaced because of a record.
 func (s *resourceState) updateScopes(key Key, old, now *row, r Record) {
-	for _, w := range s.scopesOf(key) {
+	all := s.scopesOf(key)
+	if len(all) == 0 {
+		return
+	}
+	changes := (old == nil || old.emitted != now.emitted) && (old != nil || !now.deleted)
+	var change sum
+	if changes {
+		change = sumOf(key, old, now)
+	}
+	for _, w := range all {
 		w.highest = laterVersion(w.highest, now.peak)
 		if old != nil && old.behind {
 			w.behind--
@@ -195,27 +262,39 @@ func (s *resourceState) updateScopes(key Key, old, now *row, r Record) {
 		if now.behind {
 			w.behind++
 		}
-		if old != nil && old.emitted == now.emitted || old == nil && now.deleted {
-			continue
-		}
-		w.sum.replaceRow(key, old, now)
-		for _, p := range w.pending {
-			switch order, ordered := resourceversion.Compare(now.peak, p.position); {
-			case !ordered || r.isListed() || now.behind:
-				p.unchecked = true
-			case order <= 0:
-				p.sum.replaceRow(key, old, now)
-			}
+		if changes {
+			w.addChange(change, now, r)
 		}
 	}
 }
 
+// addChange adds what a record changes to the sums of those that it stands before. Which watermarks a record of a list stands
+// before is not certain, and while records are repeated rows are older than they were: then no check is made.
+func (w *watermarkScope) addChange(change sum, now *row, r Record) {
+	if w.sum.add(change, 1); len(w.pending) == 0 {
+		return
+	}
+	if r.isListed() || now.behind || !resourceversion.IsOrdered(now.peak) {
+		w.skipChecks()
+		return
+	}
+	first := sort.Search(len(w.pending), func(i int) bool {
+		order, ordered := resourceversion.Compare(w.pending[i].reach, now.peak)
+		return ordered && order >= 0
+	})
+	if first < len(w.pending) {
+		w.pending[first].late.add(change, 1)
+		w.late.add(change, 1)
+	}
+}
+
+// skipChecks leaves the pending watermarks unchecked.
+func (w *watermarkScope) skipChecks() { w.skipped = w.started }
+
 // skipChecks leaves the pending watermarks unchecked, because objects may be gone without a record of their own.
 func (s *resourceState) skipChecks() {
 	for _, w := range s.scopes {
-		for _, p := range w.pending {
-			p.unchecked = true
-		}
+		w.skipChecks()
 	}
 }
 
@@ -224,9 +303,9 @@ func (s *resourceState) resetSums() {
 	for namespace, old := range s.scopes {
 		delete(s.scopes, namespace)
 		w := s.scopeFor(namespace)
-		w.pending, w.complete, w.past = old.pending, old.complete, old.past
+		w.pending, w.late, w.started, w.complete, w.past = old.pending, old.late, old.started, old.complete, old.past
+		w.skipChecks()
 	}
-	s.skipChecks()
 }
 
 func (s *resourceState) scopesOf(key Key) (all []*watermarkScope) {
