@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -119,14 +120,20 @@ func recordHistories(t *testing.T) (input []byte, want map[string]string) {
 	for seed := range uint64(clientHistories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 19)), seed%4 == 0)
 		w.cluster, w.older = "c"+strconv.FormatUint(seed, 10), seed%3 == 0
-		if seed%16 == 0 {
+		switch {
+		case seed == 1:
+			w.runLong()
+		case seed%16 == 0:
 			w.older = false
 			w.runRestoredHistory()
-		} else {
+		default:
 			w.runHistory()
 		}
 		order := w.streamOrder()
-		if seed%2 == 1 {
+		switch {
+		case seed == 1:
+			order = w.snapshotFirst(slices.Concat(w.partitions()...))
+		case seed%2 == 1:
 			order = w.partitionOrder(seed%4 > 1)
 		}
 		if w.collides {

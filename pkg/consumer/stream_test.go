@@ -140,12 +140,7 @@ func TestEveryWatermarkIsChecked(t *testing.T) {
 func TestPartitionsMayBeReadOneAfterTheOther(t *testing.T) {
 	for seed := range uint64(5) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 22)), false)
-		w.runSteadily()
-		for range 2 * maxPendingWatermarks {
-			w.changeObjects(w.rnd.IntN(3))
-			w.watchChanges()
-			w.emitWatermark()
-		}
+		w.runLong()
 		checks, table := watermarkChecks{}, &Table{}
 		for _, i := range w.snapshotFirst(slices.Concat(w.partitions()...)) {
 			if err := table.Apply(w.stream[i]); err != nil {
@@ -155,6 +150,16 @@ func TestPartitionsMayBeReadOneAfterTheOther(t *testing.T) {
 		}
 		checks.checkEnd(t, w, table)
 		checks.wantMade(t, maxPendingWatermarks/2)
+	}
+}
+
+// runLong simulates an exporter that emits more watermarks than are kept.
+func (w *world) runLong() {
+	w.runSteadily()
+	for range 2 * maxPendingWatermarks {
+		w.changeObjects(w.rnd.IntN(3))
+		w.watchChanges()
+		w.emitWatermark()
 	}
 }
 

@@ -305,7 +305,12 @@ class _Sum:
         other.count, other.words = self.count, list(self.words)
         return other
 
-    def add(self, key: Key, uid: str, version: str, sign: int) -> None:
+    def add(self, other: _Sum, sign: int = 1) -> None:
+        """Add another sum, or subtract it if sign is -1."""
+        self.count += sign * other.count
+        self.words = [(a + sign * b) % 2**64 for a, b in zip(self.words, other.words)]
+
+    def add_object(self, key: Key, uid: str, version: str, sign: int) -> None:
         total = hashlib.sha256(f"{key.namespace}/{key.name}/{uid}/{version}".encode()).digest()
         for i in range(4):
             word = int.from_bytes(total[8 * i : 8 * i + 8], "big")
@@ -315,22 +320,29 @@ class _Sum:
     def replace(self, key: Key, old: _Row | None, now: _Row | None) -> None:
         """Replace the row of a key; None is none."""
         if old is not None and not old.deleted:
-            self.add(key, old.uid, old.emitted, -1)
+            self.add_object(key, old.uid, old.emitted, -1)
         if now is not None and not now.deleted:
-            self.add(key, now.uid, now.emitted, 1)
+            self.add_object(key, now.uid, now.emitted, 1)
 
     def digest(self) -> str:
         return "".join(f"{word:016x}" for word in self.words)
 
 
 class _Watermark:
-    """A watermark that some lanes have. The sum is over the objects as they were at its position."""
+    """A watermark that some lanes have. It is compared with the objects as they were at its position."""
 
     def __init__(self, record: dict, scope: _Scope) -> None:
         member = record["watermark"]
         self.epoch, self.sequence = member.get("epoch", ""), member.get("sequence", 0)
         self.lanes, self.seen = member.get("lanes", 1), set()
-        self.position, self.sum = record.get("resourceVersion", ""), scope.sum.copy()
+        self.number = scope.started
+        self.position = record.get("resourceVersion", "")
+        self.reach = self.position  # the newest so far; "" if there is none that can be compared, or none is checked
+        self.sum = scope.sum.copy()  # without late, its own and that of those before it
+        self.sum.add(scope.late, -1)
+        # Late is of what was read since, from lanes that do not have the watermark yet, and that stands before it but not
+        # before the previous one. It counts for this one and for all after it.
+        self.late = _Sum()
         self.want = (member.get("count"), member.get("digest"))
         past = scope.highest != "" and (not _is_ordered(scope.highest) or _compare(scope.highest, self.position) > 0)
         self.unchecked = (
@@ -345,11 +357,14 @@ class _Scope:
         self.sum = _Sum()
         self.behind = 0  # rows that are older than they were
         self.highest = ""  # the newest version of the cluster that a record of the scope was read at
-        self.pending: list[_Watermark] = []  # in the order of their first copies
+        self.pending: list[_Watermark] = []  # in the order of their first copies, which is that of reach
+        self.late = _Sum()  # of all pending ones
+        self.started = 0  # number of pending watermarks so far
+        self._skipped = 0  # those with a number up to this are not checked
         self.complete: _Watermark | None = None
         self.check = ""
         self.different = 0
-        self._past: set[str] = set()  # epochs before that of complete
+        self._past: dict[str, float] = {}  # by epoch, the newest sequence that is complete, or was dropped
         self.recompute(rows)
 
     def recompute(self, rows: typing.Iterable[tuple[Key, _Row]]) -> None:
@@ -361,28 +376,65 @@ class _Scope:
 
     def apply(self, record: dict) -> None:
         """Apply a copy of a watermark. The first lane that has it is read the furthest: no lane is past the position."""
-        one = _Watermark(record, self)
-        if one.epoch in self._past:
+        member = record["watermark"]
+        epoch, sequence, lanes = member.get("epoch", ""), member.get("sequence", 0), member.get("lanes", 1)
+        if sequence <= self._past.get(epoch, 0):
             return
-        if self.complete is not None and one.epoch == self.complete.epoch and one.sequence <= self.complete.sequence:
-            return
-        for p in self.pending:
-            if (p.epoch, p.sequence, p.lanes) == (one.epoch, one.sequence, one.lanes):
-                one = p
+        for at, one in enumerate(self.pending):
+            if (one.epoch, one.sequence, one.lanes) == (epoch, sequence, lanes):
                 break
         else:
-            self.pending = self.pending[-_MAX_PENDING_WATERMARKS + 1 :] + [one]
-        one.seen.add(record["watermark"].get("lane", 0))
+            one = self._start(record)
+            at = len(self.pending) - 1
+        one.seen.add(member.get("lane", 0))
         if len(one.seen) < one.lanes:
             return
-        # Those before it are complete too, or never will be.
-        self.pending = self.pending[self.pending.index(one) + 1 :]
+        one.sum.add(self._remove(at + 1))  # those before it are complete too, or never will be
         if self.complete is not None and self.complete.epoch != one.epoch:
-            self._past.add(self.complete.epoch)
+            self._past[self.complete.epoch] = float("inf")
+        self._mark_past(one)
         self.complete, self.check = one, "not made"
-        if not one.unchecked:
+        if not one.unchecked and one.number > self._skipped:
             self.check = "equal" if one.want == (one.sum.count, one.sum.digest()) else "different"
             self.different += self.check == "different"
+
+    def _start(self, record: dict) -> _Watermark:
+        """Begin with the first copy of a watermark."""
+        if len(self.pending) == _MAX_PENDING_WATERMARKS:
+            self._mark_past(self.pending[0])
+            self._remove(1)
+        self.started += 1
+        one = _Watermark(record, self)
+        if self.pending:
+            last = self.pending[-1]
+            if not _is_ordered(one.position):
+                one.reach = last.reach
+            elif _is_ordered(last.reach) and _compare(last.reach, one.position) > 0:  # a restored backup has lower versions
+                self._skipped = last.number
+                for before in self.pending:
+                    before.reach = ""
+        self.pending.append(one)
+        return one
+
+    def _remove(self, n: int) -> _Sum:
+        """Remove the first n pending watermarks, and return what was read late for the last of them."""
+        late = _Sum()
+        for one in self.pending[:n]:
+            late.add(one.late)
+        self.pending = self.pending[n:]
+        if self.pending:
+            self.pending[0].late.add(late)
+        else:
+            self.late = _Sum()
+        return late
+
+    def _mark_past(self, one: _Watermark) -> None:
+        """Let further copies of a watermark, and of those before it in its epoch, be ignored."""
+        self._past[one.epoch] = max(self._past.get(one.epoch, 0), one.sequence)
+
+    def skip_checks(self) -> None:
+        """Leave the pending watermarks unchecked."""
+        self._skipped = self.started
 
     def update(self, key: Key, old: _Row | None, now: _Row, is_certain: bool) -> None:
         """Replace the row of a key. Unless it is certain which watermarks the record stands before, no check is made."""
@@ -391,12 +443,23 @@ class _Scope:
         same = old is not None and (old.uid, old.emitted, old.deleted) == (now.uid, now.emitted, now.deleted)
         if same or old is None and now.deleted:
             return
-        self.sum.replace(key, old, now)
-        for p in self.pending:
-            if not is_certain or now.behind or not _is_ordered(now.peak):
-                p.unchecked = True
-            elif _compare(now.peak, p.position) <= 0:
-                p.sum.replace(key, old, now)
+        change = _Sum()
+        change.replace(key, old, now)
+        self.sum.add(change)
+        if not is_certain or now.behind or not _is_ordered(now.peak):
+            self.skip_checks()
+            return
+        first, end = 0, len(self.pending)  # by binary search: bisect has no key before Python 3.10
+        while first < end:
+            middle = (first + end) // 2
+            reach = self.pending[middle].reach
+            if _is_ordered(reach) and _compare(reach, now.peak) >= 0:
+                end = middle
+            else:
+                first = middle + 1
+        if first < len(self.pending):
+            self.pending[first].late.add(change)
+            self.late.add(change)
 
 
 class _Snapshot:
@@ -521,8 +584,7 @@ class _ResourceState:
     def _skip_checks(self) -> None:
         """Leave the pending watermarks unchecked, because objects may be gone without a record of their own."""
         for scope in self.scopes.values():
-            for p in scope.pending:
-                p.unchecked = True
+            scope.skip_checks()
 
     def _scopes_of(self, key: Key) -> list[_Scope]:
         return [self.scopes[namespace] for namespace in {"", key.namespace} if namespace in self.scopes]

@@ -200,7 +200,15 @@ public final class Table {
             return other;
         }
 
-        void add(Key key, String uid, String version, int sign) {
+        /** Adds another sum, or subtracts it if sign is -1. */
+        void add(Sum other, int sign) {
+            count += sign * other.count;
+            for (int i = 0; i < words.length; i++) {
+                words[i] += sign * other.words[i];
+            }
+        }
+
+        void addObject(Key key, String uid, String version, int sign) {
             byte[] sum = sha256(key.namespace() + "/" + key.name() + "/" + uid + "/" + version);
             for (int i = 0; i < words.length; i++) {
                 words[i] += sign * new BigInteger(1, java.util.Arrays.copyOfRange(sum, 8 * i, 8 * i + 8)).longValue();
@@ -211,10 +219,10 @@ public final class Table {
         /** Replaces the version of a key; null is none, or that of a deleted object. */
         void replace(Key key, Row old, Row now) {
             if (old != null && !old.deleted) {
-                add(key, old.uid, old.emitted, -1);
+                addObject(key, old.uid, old.emitted, -1);
             }
             if (now != null && !now.deleted) {
-                add(key, now.uid, now.emitted, 1);
+                addObject(key, now.uid, now.emitted, 1);
             }
         }
 
@@ -223,18 +231,26 @@ public final class Table {
         }
     }
 
-    /** A watermark that some lanes have. The sum is over the objects as they were at its position. */
+    /** A watermark that some lanes have. It is compared with the objects as they were at its position. */
     private static final class PendingWatermark {
         final Change.Watermark member;
+        final long number;
         final String position;
+        String reach; // the newest position so far; "" if there is none that can be compared, or none is checked
         final Set<Long> seen = new HashSet<>(); // lanes
-        final Sum sum;
-        boolean unchecked;
+        final Sum sum; // without late, its own and that of those before it
+        // Of what was read since, from lanes that do not have the watermark yet, and that stands before it but not before the
+        // previous one. It counts for this one and for all after it.
+        final Sum late = new Sum();
+        final boolean unchecked;
 
         PendingWatermark(Change change, WatermarkScope scope) {
             member = change.watermark();
+            number = scope.started;
             position = change.resourceVersion();
+            reach = position;
             sum = scope.sum.copy();
+            sum.add(scope.late, -1);
             unchecked = !member.algorithm().equals(DIGEST_ALGORITHM) || scope.behind > 0 || !isOrdered(position)
                     || !scope.highest.isEmpty() && (!isOrdered(scope.highest) || compare(scope.highest, position) > 0);
         }
@@ -252,40 +268,86 @@ public final class Table {
         PendingWatermark complete;
         String check = "";
         long different;
-        List<PendingWatermark> pending = new ArrayList<>(); // in the order of their first copies
-        private final Set<String> past = new HashSet<>(); // epochs before that of complete
+        List<PendingWatermark> pending = new ArrayList<>(); // in the order of their first copies, which is that of reach
+        Sum late = new Sum(); // of all pending ones
+        long started; // number of pending watermarks so far
+        private long skipped; // those with a number up to this are not checked
+        private final Map<String, Long> past = new HashMap<>(); // by epoch, the newest sequence that is complete or dropped
 
         /** Applies a copy. The first lane that has a watermark is read the furthest: no lane is past the position. */
         void apply(Change change) {
             Change.Watermark member = change.watermark();
-            if (past.contains(member.epoch()) || complete != null && complete.member.epoch().equals(member.epoch())
-                    && member.sequence() <= complete.member.sequence()) {
+            if (member.sequence() <= past.getOrDefault(member.epoch(), 0L)) {
                 return;
             }
-            PendingWatermark one = pending.stream().filter(p -> p.isSame(member)).findFirst().orElse(null);
-            if (one == null) {
-                one = new PendingWatermark(change, this);
-                if (pending.size() == MAX_PENDING_WATERMARKS) {
-                    pending.remove(0);
-                }
-                pending.add(one);
+            int at = 0;
+            while (at < pending.size() && !pending.get(at).isSame(member)) {
+                at++;
             }
+            if (at == pending.size()) {
+                start(change);
+                at = pending.size() - 1;
+            }
+            PendingWatermark one = pending.get(at);
             one.seen.add(member.lane());
             if (one.seen.size() < member.lanes()) {
                 return;
             }
-            // Those before it are complete too, or never will be.
-            pending = new ArrayList<>(pending.subList(pending.indexOf(one) + 1, pending.size()));
+            one.sum.add(remove(at + 1), 1); // those before it are complete too, or never will be
             if (complete != null && !complete.member.epoch().equals(member.epoch())) {
-                past.add(complete.member.epoch());
+                past.put(complete.member.epoch(), Long.MAX_VALUE);
             }
+            markPast(one);
             complete = one;
             check = "not made";
-            if (!one.unchecked) {
+            if (!one.unchecked && one.number > skipped) {
                 boolean equal = one.sum.count == one.member.count() && one.sum.digest().equals(one.member.digest());
                 check = equal ? "equal" : "different";
                 different += equal ? 0 : 1;
             }
+        }
+
+        /** Begins with the first copy of a watermark. */
+        private void start(Change change) {
+            if (pending.size() == MAX_PENDING_WATERMARKS) {
+                markPast(pending.get(0));
+                remove(1);
+            }
+            started++;
+            PendingWatermark one = new PendingWatermark(change, this);
+            if (!pending.isEmpty()) {
+                PendingWatermark last = pending.get(pending.size() - 1);
+                if (!isOrdered(one.position)) {
+                    one.reach = last.reach;
+                } else if (isOrdered(last.reach) && compare(last.reach, one.position) > 0) { // restored from a backup
+                    skipped = last.number;
+                    pending.forEach(before -> before.reach = "");
+                }
+            }
+            pending.add(one);
+        }
+
+        /** Removes the first pending watermarks, and returns what was read late for the last of them. */
+        private Sum remove(int n) {
+            Sum sum = new Sum();
+            pending.subList(0, n).forEach(one -> sum.add(one.late, 1));
+            pending = new ArrayList<>(pending.subList(n, pending.size()));
+            if (pending.isEmpty()) {
+                late = new Sum();
+            } else {
+                pending.get(0).late.add(sum, 1);
+            }
+            return sum;
+        }
+
+        /** Lets further copies of a watermark, and of those before it in its epoch, be ignored. */
+        private void markPast(PendingWatermark one) {
+            past.merge(one.member.epoch(), one.member.sequence(), Math::max);
+        }
+
+        /** Leaves the pending watermarks unchecked. */
+        void skipChecks() {
+            skipped = started;
         }
 
         /** Replaces the row of a key; null is none. Unless the place of the record is certain, no check is made. */
@@ -298,13 +360,26 @@ public final class Table {
             if (!exists && !existed || exists && existed && old.uid.equals(now.uid) && old.emitted.equals(now.emitted)) {
                 return;
             }
-            sum.replace(key, old, now);
-            for (PendingWatermark p : pending) {
-                if (!certain || now.behind || !isOrdered(now.peak)) {
-                    p.unchecked = true;
-                } else if (compare(now.peak, p.position) <= 0) {
-                    p.sum.replace(key, old, now);
+            Sum changed = new Sum();
+            changed.replace(key, old, now);
+            sum.add(changed, 1);
+            if (!certain || now.behind || !isOrdered(now.peak)) {
+                skipChecks();
+                return;
+            }
+            int first = 0, end = pending.size();
+            while (first < end) {
+                int middle = (first + end) >>> 1;
+                String reach = pending.get(middle).reach;
+                if (isOrdered(reach) && compare(reach, now.peak) >= 0) {
+                    end = middle;
+                } else {
+                    first = middle + 1;
                 }
+            }
+            if (first < pending.size()) {
+                pending.get(first).late.add(changed, 1);
+                late.add(changed, 1);
             }
         }
     }
@@ -430,7 +505,7 @@ public final class Table {
 
         /** Leaves the pending watermarks unchecked, because objects may be gone without a record of their own. */
         private void skipChecks() {
-            scopes.values().forEach(scope -> scope.pending.forEach(p -> p.unchecked = true));
+            scopes.values().forEach(WatermarkScope::skipChecks);
         }
 
         /** Reports whether a row is of a partition that is read later, or repeated, and an end lacks it (8). */
