@@ -106,8 +106,9 @@ func TestARequestedSnapshotIsWhole(t *testing.T) {
 			s.awaitAll()
 			existed, err := s.etcd.State(t.Context(), s.resources)
 			s.must(err)
-			load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: verifyRate}, addedKinds)
-			load.AwaitOperations(verifyRate)
+			rate := sizeOf(t, "KUBECDC_E2E_RATE", verifyRate)
+			load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: rate}, addedKinds)
+			load.AwaitOperations(rate)
 			selected := []string{"configmaps", "deployments.apps", "widgets." + workload.WidgetGroup} // and no services
 			signal := s.requestSnapshot(s.exporter, sink, "--select", strings.Join(selected, ","))
 			kills := 0

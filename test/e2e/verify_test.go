@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -29,7 +30,7 @@ const (
 	verifyRuns = 2
 	// verifiedFailovers is how often the active exporter is taken away; KUBECDC_E2E_FAILOVERS sets it.
 	verifiedFailovers = 3
-	// verifyRate is how many writes a second there are meanwhile.
+	// verifyRate is how many writes a second there are meanwhile; KUBECDC_E2E_RATE sets it.
 	verifyRate = 100
 )
 
@@ -124,6 +125,7 @@ func (r *verifyRun) result(s *fixture) (code int, v verified, stderr string) {
 // mustVerify verifies a sink that has no difference, and returns how many objects were compared.
 func (s *fixture) mustVerify(config, sink string, flags ...string) (objects int) {
 	s.t.Helper()
+	began := time.Now()
 	code, v, stderr := s.verify(config, sink, flags...)
 	if code != 0 {
 		s.t.Fatalf("%s %v: exit code %d, %s\n%s\n%s%s", sink, flags, code, v.Outcome, v.reasons(), first(v.differences()), stderr)
@@ -133,6 +135,7 @@ func (s *fixture) mustVerify(config, sink string, flags ...string) (objects int)
 			s.t.Errorf("%s: %s has %d objects, and %d were compared", sink, r.Resource, r.Objects, r.Equal)
 		}
 	}
+	s.t.Logf("%s %v: %d records and %d objects in %v", sink, flags, v.Records, objects, time.Since(began).Round(time.Millisecond))
 	return objects
 }
 
@@ -154,7 +157,7 @@ func TestVerifyFindsNoFalseDifference(t *testing.T) {
 	objects := w.fillCluster(watermarkKinds)
 	w.must(w.exporter.Start(t.Context()))
 	w.awaitTopics(watermarkKinds)
-	load := w.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: verifyRate}, watermarkKinds)
+	load := w.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: sizeOf(t, "KUBECDC_E2E_RATE", verifyRate)}, watermarkKinds)
 	for range runs {
 		for _, sink := range verifiedSinks {
 			if n := w.mustVerify(w.exporter.Config(), sink); n < objects {
