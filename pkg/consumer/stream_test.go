@@ -135,8 +135,8 @@ func TestEveryWatermarkIsChecked(t *testing.T) {
 	}
 }
 
-// TestPartitionsMayBeReadOneAfterTheOther reads one partition to its end, with more watermarks than are kept, before the next
-// one begins: the newest watermark is found complete and equal all the same.
+// TestPartitionsMayBeReadOneAfterTheOther reads one partition to its end, with more watermarks than are kept, before the
+// next one begins: the newest watermark is found complete and equal all the same.
 func TestPartitionsMayBeReadOneAfterTheOther(t *testing.T) {
 	for seed := range uint64(5) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 22)), false)

@@ -116,17 +116,18 @@ func (now *row) trackPeak(old *row, r Record) {
 	now.behind = now.peak != at && (!r.isListed() || r.ListVersion != "")
 }
 
-// pendingWatermark is a watermark that some lanes have. What it is compared with are the objects as they were at its position:
-// of lanes that have the watermark, what is read after it does not count.
+// pendingWatermark is a watermark that some lanes have. It is compared with the objects as they were at its position: of
+// lanes that have the watermark, what is read after it does not count.
 type pendingWatermark struct {
 	Watermark
 	number   uint64
 	position string
-	reach    string       // the newest position so far; "" if there is none that can be compared, or none is checked
+	reach    string       // the newest position so far; "" if there is none with an order, or none is checked
 	seen     map[int]bool // lanes
 	sum      sum          // without late, its own and that of those before it
-	// late is of what was read since, from lanes that do not have the watermark yet, and that stands before it but not before
-	// the previous one. It counts for this one and for all after it, so that a record changes one sum, however many are pending.
+	// late is of what was read since, from lanes that do not have the watermark yet, and that stands before it but not
+	// before the previous one. It counts for this one and for all after it, so that a record changes one sum, however many
+	// are pending.
 	late      sum
 	unchecked bool
 }
@@ -268,8 +269,8 @@ func (s *resourceState) updateScopes(key Key, old, now *row, r Record) {
 	}
 }
 
-// addChange adds what a record changes to the sums of those that it stands before. Which watermarks a record of a list stands
-// before is not certain, and while records are repeated rows are older than they were: then no check is made.
+// addChange adds what a record changes to the sums of those that it stands before. Which watermarks a record of a list
+// stands before is not certain, and while records are repeated rows are older than they were: then no check is made.
 func (w *watermarkScope) addChange(change sum, now *row, r Record) {
 	if w.sum.add(change, 1); len(w.pending) == 0 {
 		return
