@@ -119,7 +119,7 @@ func recordHistories(t *testing.T) (input []byte, want map[string]string) {
 	want = map[string]string{}
 	for seed := range uint64(clientHistories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 19)), seed%4 == 0)
-		w.cluster, w.older = "c"+strconv.FormatUint(seed, 10), seed%3 == 0
+		w.cluster, w.older, w.grows = "c"+strconv.FormatUint(seed, 10), seed%3 == 0, seed%6 == 1
 		switch {
 		case seed == 1:
 			w.runLong()

@@ -43,8 +43,14 @@ func (l *ruleModel) applyRecord(r Record) {
 	} // 9
 }
 
-// ignoresRecord implements rules 4 to 7, for an object with a stored state.
+// ignoresRecord implements rules 4 to 7 and 10, for an object with a stored state.
 func (m *remembered) ignoresRecord(r Record) bool {
+	if m.wasReadAfter(r) { // 10
+		if r.Snapshot != nil && m.snapshot == "" {
+			m.snapshot = r.Snapshot.ID
+		}
+		return true
+	}
 	if r.ID == m.id { // 4
 		return true
 	}
@@ -135,6 +141,21 @@ func (m *remembered) isRemovedBy(key Key, end Record) bool {
 	return m.observedAt.Before(end.ObservedAt)
 }
 
+// wasReadAfter implements rule 10.
+func (m *remembered) wasReadAfter(r Record) bool {
+	other := remembered{resourceVersion: r.ResourceVersion, listVersion: r.ListVersion, listed: r.Coalesced || r.Snapshot != nil || r.Type == "sync"}
+	readAt, isOlder := other.readAt(), isLower(r.ResourceVersion, m.resourceVersion)
+	switch {
+	case !r.ObservedAt.Before(m.observedAt):
+		return false
+	case isLower(readAt, m.readAt()):
+		return !m.exists || isOlder || r.ResourceVersion == m.resourceVersion
+	case isNumber(readAt) && readAt == m.readAt():
+		return !m.exists || isOlder
+	}
+	return isOlder && !(isNumber(readAt) && isNumber(m.readAt()))
+}
+
 // readAt implements the version at which a record was read, of rule 8.
 func (m *remembered) readAt() string {
 	if m.listVersion == "" && !m.listed {
@@ -149,6 +170,8 @@ func isLower(a, b string) bool {
 	y, okB := new(big.Int).SetString(b, 10)
 	return okA && okB && x.Cmp(y) < 0
 }
+
+func isNumber(version string) bool { return isLower("0", version) }
 
 // existingBodies returns the bodies of existing objects by key.
 func (l *ruleModel) existingBodies() map[Key]string {
@@ -172,7 +195,7 @@ func TestPageAndCodeHaveTheSameRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	rules := regexp.MustCompile(`(?m)^(\d+)\. \*\*`).FindAllStringSubmatch(string(page), -1)
-	const want = 9
+	const want = 10
 	if len(rules) != want {
 		t.Fatalf("docs/consuming.md has %d rules, these tests know %d", len(rules), want)
 	}

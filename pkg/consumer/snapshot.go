@@ -16,8 +16,15 @@ type snapshotState struct {
 	position  string // of ended, unless a gap has lowered it
 	verified  bool
 
-	versions map[Key]version // newest listed version of each object, without deleted ones; nil once verified
-	digest   digest          // of versions
+	listed   map[Key]listedVersion // newest of each object; nil once verified
+	existing int                   // of listed: those that are not deleted
+	digest   digest                // of these
+}
+
+// listedVersion is a version of an object in a snapshot.
+type listedVersion struct {
+	version
+	observedAt time.Time
 }
 
 // SnapshotStatus describes a snapshot.
@@ -42,7 +49,7 @@ func (t *Table) Snapshots() []SnapshotStatus {
 func (s *resourceState) snapshotFor(id string) *snapshotState {
 	f := s.snapshots[id]
 	if f == nil {
-		f = &snapshotState{id: id, versions: map[Key]version{}}
+		f = &snapshotState{id: id, listed: map[Key]listedVersion{}}
 		s.snapshots[id] = f
 	}
 	return f
@@ -75,18 +82,18 @@ func (f *snapshotState) supersedes(key Key, row *row) bool {
 		isReadBefore(row.readVersion, f.position, row.observedAt, f.endedAt)
 }
 
-// recordVersion records a version that the list of the snapshot contains.
-func (f *snapshotState) recordVersion(key Key, v version) {
+// recordListed records the newest version of an object in the snapshot.
+func (f *snapshotState) recordListed(key Key, v listedVersion) {
 	if f.verified {
 		return
 	}
-	if old, ok := f.versions[key]; ok {
-		f.digest.addObject(key, old, -1)
-		delete(f.versions, key)
+	if old, has := f.listed[key]; has && !old.deleted {
+		f.digest.addObject(key, old.version, -1)
+		f.existing--
 	}
-	if !v.deleted {
-		f.digest.addObject(key, v, 1)
-		f.versions[key] = v
+	if f.listed[key] = v; !v.deleted {
+		f.digest.addObject(key, v.version, 1)
+		f.existing++
 	}
 	f.verifyDigest()
 }
@@ -94,8 +101,8 @@ func (f *snapshotState) recordVersion(key Key, v version) {
 // verifyDigest compares count and digest with the end record. A mismatch may be temporary, because other partitions can lag
 // behind.
 func (f *snapshotState) verifyDigest() {
-	if f.ended != nil && len(f.versions) == f.ended.Count && f.digest.String() == f.ended.Digest {
-		f.verified, f.versions = true, nil
+	if f.ended != nil && f.existing == f.ended.Count && f.digest.String() == f.ended.Digest {
+		f.verified, f.listed = true, nil
 	}
 }
 

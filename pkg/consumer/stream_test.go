@@ -74,12 +74,13 @@ func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 }
 
 // TestRulesHoldForAnyPartitionOrder reads such streams, without restored backups, from three partitions that are
-// read at different speeds and repeat parts of themselves.
+// read at different speeds and repeat parts of themselves. In a third of them the topic gets a fourth partition, and
+// objects move: what was written before that may be read afterwards.
 func TestRulesHoldForAnyPartitionOrder(t *testing.T) {
 	checks := watermarkChecks{}
 	for seed := range uint64(histories) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 18)), false)
-		w.older = seed%3 == 0
+		w.older, w.grows = seed%3 == 0, seed%3 == 1
 		w.runHistory()
 		table, letter := &Table{}, newRuleModel()
 		for _, i := range w.partitionOrder(seed%4 > 0) {
@@ -298,7 +299,7 @@ func (w *world) streamOrder() []int {
 	return repeatBlocks(w.rnd, all)
 }
 
-// partitionOrder returns the indices of the records as three partitions give them that are read at different speeds, with
+// partitionOrder returns the indices of the records as partitions give them that are read at different speeds, with
 // repetitions if the exporter was restarted.
 func (w *world) partitionOrder(restarted bool) (order []int) {
 	partitions := w.partitions()
@@ -307,8 +308,8 @@ func (w *world) partitionOrder(restarted bool) (order []int) {
 			partitions[i] = repeatBlocks(w.rnd, p)
 		}
 	}
-	for len(partitions[0])+len(partitions[1])+len(partitions[2]) > 0 {
-		i := w.rnd.IntN(3)
+	for all := len(slices.Concat(partitions...)); len(order) < all; {
+		i := w.rnd.IntN(w.lanes)
 		n := min(w.rnd.IntN(8), len(partitions[i]))
 		order, partitions[i] = append(order, partitions[i][:n]...), partitions[i][n:]
 	}
@@ -317,12 +318,16 @@ func (w *world) partitionOrder(restarted bool) (order []int) {
 
 // partitions returns the indices of the records of each partition.
 func (w *world) partitions() [][]int {
-	partitions := make([][]int, 3)
+	partitions := make([][]int, w.lanes)
 	for i, r := range w.stream {
-		n := len(r.Name) % 3 // control records have a partition too
+		lanes := w.lanes
+		if i < w.grownAt {
+			lanes--
+		}
+		n := (lanes - 1) % 3 // control records have a partition too
 		switch {
 		case r.Name != "":
-			n = int(r.Name[0]) % 3
+			n = int(r.Name[0]) % lanes
 		case r.Watermark != nil:
 			n = r.Watermark.Lane
 		}
@@ -348,6 +353,7 @@ type world struct {
 	backed   bool // one backup is restored, and no journal is lost
 	restores bool // the backup is yet to be restored
 	older    bool // the exporter is one before listVersion; its clocks agree
+	grows    bool // the topic gets a partition; the clocks agree
 	clock    int  // seconds by which the clock of the exporter is ahead
 
 	revision int
@@ -364,6 +370,7 @@ type world struct {
 
 	cluster  string // its name; "c" if it is empty
 	lanes    int    // partitions of the topic; control records but watermarks are in one of them
+	grownAt  int    // record from which on there is one more; 0 if there is none
 	epoch    string // of watermarks; "" before the first complete state
 	sequence uint64
 	marks    int // watermarks emitted
@@ -400,7 +407,11 @@ func (w *world) String() string {
 func (w *world) runHistory() {
 	w.changeObjects(10)
 	w.emitSnapshot()
-	for range 8 {
+	growsAt := w.rnd.IntN(8)
+	for i := range 8 {
+		if w.grows && i == growsAt {
+			w.lanes, w.grownAt = w.lanes+1, len(w.stream)
+		}
 		w.emitWatermark()
 		w.changeObjects(w.rnd.IntN(12))
 		switch w.rnd.IntN(10) {
@@ -430,8 +441,11 @@ func (w *world) runHistory() {
 			w.emitResync()
 		case 6:
 			w.restoreBackup()
-		case 7: // the rules stop selecting the resource, and select it again
+		case 7: // the rules stop selecting the resource, and select it again; not in a topic that grows, as rule 10 excludes that
 			w.watchChanges()
+			if w.grows {
+				continue
+			}
 			w.emitLeft()
 			w.changeObjects(w.rnd.IntN(5))
 			w.emitSnapshot()
@@ -492,7 +506,7 @@ func (w *world) startEpoch() { w.epoch, w.sequence = w.nextPass(), 0 }
 // read at one version by two exporters is ordered by their clocks.
 func (w *world) moveExporter() {
 	w.revision++
-	if !w.older {
+	if !w.older && !w.grows {
 		w.clock = w.rnd.IntN(72_001) - 36_000 // hours
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 // Object is an existing object.
@@ -126,7 +128,16 @@ func (t *Table) Gaps() []ResourceGap { return t.gaps }
 func (s *resourceState) applyObject(r Record) error {
 	key := Key{r.Namespace, r.Name}
 	old := s.rows[key]
-	if old.shouldDrop(r) {
+	switch {
+	case old == nil:
+	case r.ID == old.id: // 4
+		return nil
+	case old.wasReadAfter(r): // 10
+		s.recordDropped(key, old, r)
+		s.skipChecksAt(key, old, r)
+		return nil
+	case old.shouldDrop(r):
+		s.skipChecksAt(key, old, r)
 		return nil
 	}
 	if r.Type != "deleted" && len(r.After) == 0 {
@@ -143,7 +154,7 @@ func (s *resourceState) applyObject(r Record) error {
 	now.uncertain = r.Coalesced && now.deleted
 	if r.Snapshot != nil {
 		now.snapshotID = r.Snapshot.ID
-		s.snapshotFor(now.snapshotID).recordVersion(key, now.version)
+		s.snapshotFor(now.snapshotID).recordListed(key, listedVersion{now.version, now.observedAt})
 	}
 	if s.isSuperseded(key, now) {
 		s.setRow(key, nil)
@@ -153,6 +164,37 @@ func (s *resourceState) applyObject(r Record) error {
 	s.updateScopes(key, old, now, r)
 	s.setRow(key, now)
 	return nil
+}
+
+// wasReadAfter reports whether the row was read after r by both clocks, that of the cluster and that of the exporters, and is
+// newer: r comes from a partition that is read later, because the topic has grown and the object has moved (10).
+func (old *row) wasReadAfter(r Record) bool {
+	if !r.ObservedAt.Before(old.observedAt) {
+		return false
+	}
+	byVersion := compareVersions(r.ResourceVersion, old.resourceVersion)
+	byRead, ordered := resourceversion.Compare(r.readVersion(), old.readVersion)
+	switch {
+	case !ordered:
+		return byVersion < 0
+	case byRead == 0:
+		return old.deleted || byVersion < 0
+	}
+	return byRead < 0 && (old.deleted || byVersion <= 0)
+}
+
+// recordDropped records for its snapshot a record that is dropped because the row was read after it.
+func (s *resourceState) recordDropped(key Key, old *row, r Record) {
+	if r.Snapshot == nil {
+		return
+	}
+	if old.snapshotID == "" {
+		old.snapshotID = r.Snapshot.ID
+	}
+	f := s.snapshotFor(r.Snapshot.ID)
+	if known, has := f.listed[key]; !has || !r.ObservedAt.Before(known.observedAt) {
+		f.recordListed(key, listedVersion{version{r.UID, r.ResourceVersion, r.Type == "deleted"}, r.ObservedAt})
+	}
 }
 
 // isSuperseded reports whether a row is older than a snapshot that has ended and lacks it. Such a record comes from a
@@ -186,14 +228,10 @@ func (s *resourceState) setRow(key Key, now *row) {
 	s.rows[key] = now
 }
 
-// shouldDrop reports whether r must be dropped: the row has the same record or a newer one. Comments give the numbers
-// of the rules in docs/consuming.md.
+// shouldDrop reports whether r, which is another record than that of the row, must be dropped as an older one. Comments give
+// the numbers of the rules in docs/consuming.md.
 func (old *row) shouldDrop(r Record) bool {
 	switch {
-	case old == nil:
-		return false
-	case r.ID == old.id: // 4
-		return true
 	case r.Coalesced || r.Snapshot != nil && r.Snapshot.ID != old.snapshotID: // 5, 6
 		return false
 	case old.deleted && r.UID == old.uid && r.ResourceVersion == old.resourceVersion && r.Snapshot == nil: // 4

@@ -149,7 +149,7 @@ func (s *resourceState) applyWatermark(r Record) {
 	if p.seen[r.Watermark.Lane] = true; len(p.seen) < p.Lanes {
 		return
 	}
-	p.sum.add(w.removePending(at+1), 1) // those before it are complete too, or never will be
+	p.sum.add(w.removePending(at), 1)
 	w.recordComplete(p)
 }
 
@@ -178,7 +178,7 @@ func (s *resourceState) scopeFor(namespace string) *watermarkScope {
 func (w *watermarkScope) startPending(r Record) {
 	if len(w.pending) == maxPendingWatermarks {
 		w.markPast(w.pending[0])
-		w.removePending(1)
+		w.removePending(0)
 	}
 	order, ordered := resourceversion.Compare(w.highest, r.ResourceVersion)
 	w.started++
@@ -209,15 +209,26 @@ func (w *watermarkScope) orderAfter(p, last *pendingWatermark) {
 	}
 }
 
-// removePending removes the first n pending watermarks, and returns what was read late for the last of them.
-func (w *watermarkScope) removePending(n int) (late sum) {
-	for _, p := range w.pending[:n] {
-		late.add(p.late, 1)
+// removePending removes a pending watermark and those before it, which are complete, too, or never will be. Those of more
+// lanes are later, and stay: the topic has grown, and its new partition may be read first. It returns what was read late for
+// the watermark.
+func (w *watermarkScope) removePending(at int) (late sum) {
+	var left []*pendingWatermark
+	var removed sum
+	for _, p := range w.pending[:at+1] {
+		if late.add(p.late, 1); p.Lanes > w.pending[at].Lanes {
+			left = append(left, p)
+		} else {
+			removed.add(p.late, 1)
+		}
 	}
-	if w.pending = w.pending[n:]; len(w.pending) == 0 {
-		w.late = sum{}
+	if after := w.pending[at+1:]; len(after) > 0 {
+		after[0].late.add(removed, 1)
 	} else {
-		w.pending[0].late.add(late, 1)
+		w.late.add(removed, -1)
+	}
+	if w.pending = w.pending[at+1:]; left != nil {
+		w.pending = append(left, w.pending...)
 	}
 	return late
 }
@@ -296,6 +307,18 @@ func (w *watermarkScope) skipChecks() { w.skipped = w.started }
 func (s *resourceState) skipChecks() {
 	for _, w := range s.scopes {
 		w.skipChecks()
+	}
+}
+
+// skipChecksAt leaves the pending watermarks unchecked that stand behind a dropped record and before that of the row: what
+// the object was at their positions is not known.
+func (s *resourceState) skipChecksAt(key Key, old *row, dropped Record) {
+	at := laterVersion(dropped.readVersion(), dropped.ResourceVersion)
+	for _, w := range s.scopesOf(key) {
+		behind := sort.Search(len(w.pending), func(i int) bool { return compareVersions(w.pending[i].reach, old.peak) > 0 })
+		if behind > 0 && compareVersions(at, w.pending[behind-1].reach) <= 0 {
+			w.skipped = max(w.skipped, w.pending[behind-1].number)
+		}
 	}
 }
 

@@ -276,11 +276,22 @@ class _Row:
     snapshot_id: str | None = None  # the last snapshot that contained this key (6)
     uncertain: bool = False  # deleted, but the version may be of another state: history was lost (5)
 
+    def was_read_after(self, record: dict) -> bool:
+        """Report whether the row was read after a record by both clocks, and is newer (10).
+
+        Then the record is of a partition that is read later: the topic has grown, and the object has moved.
+        """
+        if _time(record.get("observedAt", "")) >= _time(self.observed_at):
+            return False
+        by_version, read = _compare(record.get("resourceVersion", ""), self.resource_version), _read_version(record)
+        if not _is_ordered(read) or not _is_ordered(self.read_version):
+            return by_version < 0
+        by_read = _compare(read, self.read_version)
+        return by_read <= 0 and (self.deleted or by_version < 0 or by_version == 0 and by_read < 0)
+
     def should_drop(self, record: dict) -> bool:
-        """Report whether the row has the same record or a newer one."""
+        """Report whether a record is older than the row, which has another one."""
         snapshot = record.get("snapshot")
-        if record["id"] == self.id:  # 4
-            return True
         if record.get("coalesced") or snapshot and snapshot["id"] != self.snapshot_id:  # 5, 6
             return False
         version = record.get("resourceVersion", "")
@@ -389,7 +400,7 @@ class _Scope:
         one.seen.add(member.get("lane", 0))
         if len(one.seen) < one.lanes:
             return
-        one.sum.add(self._remove(at + 1))  # those before it are complete too, or never will be
+        one.sum.add(self._remove(at))
         if self.complete is not None and self.complete.epoch != one.epoch:
             self._past[self.complete.epoch] = float("inf")
         self._mark_past(one)
@@ -402,7 +413,7 @@ class _Scope:
         """Begin with the first copy of a watermark."""
         if len(self.pending) == _MAX_PENDING_WATERMARKS:
             self._mark_past(self.pending[0])
-            self._remove(1)
+            self._remove(0)
         self.started += 1
         one = _Watermark(record, self)
         if self.pending:
@@ -416,21 +427,50 @@ class _Scope:
         self.pending.append(one)
         return one
 
-    def _remove(self, n: int) -> _Sum:
-        """Remove the first n pending watermarks, and return what was read late for the last of them."""
-        late = _Sum()
-        for one in self.pending[:n]:
+    def _remove(self, at: int) -> _Sum:
+        """Remove a pending watermark and those before it, which are complete, too, or never will be.
+
+        Those of more lanes are later, and stay: the topic has grown, and its new partition may be read first. It returns what
+        was read late for the watermark.
+        """
+        late, removed, left, lanes = _Sum(), _Sum(), [], self.pending[at].lanes
+        for one in self.pending[: at + 1]:
             late.add(one.late)
-        self.pending = self.pending[n:]
-        if self.pending:
-            self.pending[0].late.add(late)
+            if one.lanes > lanes:
+                left.append(one)
+            else:
+                removed.add(one.late)
+        after = self.pending[at + 1 :]
+        if after:
+            after[0].late.add(removed)
         else:
-            self.late = _Sum()
+            self.late.add(removed, -1)
+        self.pending = left + after
         return late
 
     def _mark_past(self, one: _Watermark) -> None:
         """Let further copies of a watermark, and of those before it in its epoch, be ignored."""
         self._past[one.epoch] = max(self._past.get(one.epoch, 0), one.sequence)
+
+    def skip_checks_between(self, dropped: str, peak: str) -> None:
+        """Leave the pending watermarks unchecked that stand behind a dropped record and before that of the row.
+
+        What the object was at their positions is not known.
+        """
+        behind = self._first(lambda reach: _compare(reach, peak) > 0)
+        if behind > 0 and _compare(dropped, self.pending[behind - 1].reach) <= 0:
+            self._skipped = max(self._skipped, self.pending[behind - 1].number)
+
+    def _first(self, holds: typing.Callable[[str], bool]) -> int:
+        """Return the first pending watermark whose reach has a property, which all after it have, too."""
+        first, end = 0, len(self.pending)  # by binary search: bisect has no key before Python 3.10
+        while first < end:
+            middle = (first + end) // 2
+            if holds(self.pending[middle].reach):
+                end = middle
+            else:
+                first = middle + 1
+        return first
 
     def skip_checks(self) -> None:
         """Leave the pending watermarks unchecked."""
@@ -449,17 +489,25 @@ class _Scope:
         if not is_certain or now.behind or not _is_ordered(now.peak):
             self.skip_checks()
             return
-        first, end = 0, len(self.pending)  # by binary search: bisect has no key before Python 3.10
-        while first < end:
-            middle = (first + end) // 2
-            reach = self.pending[middle].reach
-            if _is_ordered(reach) and _compare(reach, now.peak) >= 0:
-                end = middle
-            else:
-                first = middle + 1
+        first = self._first(lambda reach: _is_ordered(reach) and _compare(reach, now.peak) >= 0)
         if first < len(self.pending):
             self.pending[first].late.add(change)
             self.late.add(change)
+
+
+@dataclasses.dataclass
+class _Listed:
+    """A version of an object in a snapshot."""
+
+    uid: str
+    version: str
+    deleted: bool
+    observed_at: tuple[str, str]
+
+    @staticmethod
+    def of(record: dict) -> _Listed:
+        deleted, at = record["type"] == "deleted", _time(record.get("observedAt", ""))
+        return _Listed(record.get("uid", ""), record.get("resourceVersion", ""), deleted, at)
 
 
 class _Snapshot:
@@ -472,7 +520,8 @@ class _Snapshot:
         self.position = ""  # of the end, unless a gap has lowered it (7)
         self.ended_at = ""
         self.verified = False
-        self._versions: dict[Key, tuple[str, str]] = {}  # uid and version of each listed object
+        self.listed: dict[Key, _Listed] = {}  # the newest of each object; empty once verified
+        self._existing = 0  # of listed: those that are not deleted
         self._digest = [0, 0, 0, 0]
 
     def supersedes(self, key: Key, row: _Row) -> bool:
@@ -484,29 +533,31 @@ class _Snapshot:
             and _is_read_before(row.read_version, self.position, row.observed_at, self.ended_at)
         )
 
-    def record_version(self, key: Key, row: _Row) -> None:
-        """Record a version that the list of the snapshot contains."""
+    def record_listed(self, key: Key, now: _Listed) -> None:
+        """Record the newest version of an object in the snapshot."""
         if self.verified:
             return
-        if key in self._versions:
-            self._add(key, *self._versions.pop(key), sign=-1)
-        if not row.deleted:
-            self._versions[key] = (row.uid, row.resource_version)
-            self._add(key, row.uid, row.resource_version, sign=1)
+        old = self.listed.get(key)
+        if old is not None and not old.deleted:
+            self._add(key, old.uid, old.version, sign=-1)
+        self.listed[key] = now
+        if not now.deleted:
+            self._add(key, now.uid, now.version, sign=1)
         self.verify()
 
     def verify(self) -> None:
         """Compare count and digest with the end. A mismatch may be temporary: other partitions can lag behind."""
-        if self.end is None or len(self._versions) != self.end.get("count"):
+        if self.end is None or self._existing != self.end.get("count"):
             return
         if "".join(f"{word:016x}" for word in self._digest) == self.end.get("digest"):
-            self.verified, self._versions = True, {}
+            self.verified, self.listed = True, {}
 
     def _add(self, key: Key, uid: str, version: str, sign: int) -> None:
         total = hashlib.sha256(f"{key.namespace}/{key.name}/{uid}/{version}".encode()).digest()
         for i in range(4):
             word = int.from_bytes(total[8 * i : 8 * i + 8], "big")
             self._digest[i] = (self._digest[i] + sign * word) % 2**64
+        self._existing += sign
 
 
 class _ResourceState:
@@ -522,8 +573,15 @@ class _ResourceState:
     def apply_object(self, record: dict) -> None:
         key = Key(record.get("namespace", ""), record.get("name", ""))
         old = self.rows.get(key)
-        if old is not None and old.should_drop(record):
-            return
+        if old is not None:
+            if record["id"] == old.id:  # 4
+                return
+            late = old.was_read_after(record)  # 10
+            if late:
+                self._record_dropped(key, old, record)
+            if late or old.should_drop(record):
+                self._skip_checks_at(key, old, record)
+                return
         deleted = record["type"] == "deleted"
         if not deleted and not isinstance(record.get("after"), dict):
             raise InvalidRecord(f"record {record['id']} of type {record['type']} has no object")
@@ -539,13 +597,24 @@ class _ResourceState:
         row.uncertain = deleted and bool(record.get("coalesced"))
         if record.get("snapshot"):
             row.snapshot_id = record["snapshot"]["id"]
-            self.snapshot(row.snapshot_id).record_version(key, row)
+            self.snapshot(row.snapshot_id).record_listed(key, _Listed.of(record))
         if self._is_superseded(key, row):
             self._remove(key)
             return
         for scope in self._scopes_of(key):
             scope.update(key, old, row, not _is_listed(record))
         self.rows[key] = row
+
+    def _record_dropped(self, key: Key, old: _Row, record: dict) -> None:
+        """Record for its snapshot a record that is dropped because the row was read after it."""
+        if not record.get("snapshot"):
+            return
+        id = record["snapshot"]["id"]
+        if old.snapshot_id is None:
+            old.snapshot_id = id
+        one, now = self.snapshot(id), _Listed.of(record)
+        if key not in one.listed or now.observed_at >= one.listed[key].observed_at:
+            one.record_listed(key, now)
 
     def _is_superseded(self, key: Key, row: _Row) -> bool:
         """Report whether a row is of a partition that is read later, or repeated, and the end of a snapshot lacks it (8)."""
@@ -585,6 +654,11 @@ class _ResourceState:
         """Leave the pending watermarks unchecked, because objects may be gone without a record of their own."""
         for scope in self.scopes.values():
             scope.skip_checks()
+
+    def _skip_checks_at(self, key: Key, old: _Row, dropped: dict) -> None:
+        at = _later(_read_version(dropped), dropped.get("resourceVersion", ""))
+        for scope in self._scopes_of(key):
+            scope.skip_checks_between(at, old.peak)
 
     def _scopes_of(self, key: Key) -> list[_Scope]:
         return [self.scopes[namespace] for namespace in {"", key.namespace} if namespace in self.scopes]

@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.function.Predicate;
 import java.util.stream.Stream;
 
 /**
@@ -169,11 +170,24 @@ public final class Table {
             return new ExistingObject(key, uid, resourceVersion, body);
         }
 
-        /** Reports whether the row has the same record or a newer one. */
-        boolean shouldDrop(Change change) {
-            if (change.id().equals(id)) { // 4
-                return true;
+        /**
+         * Reports whether the row was read after a change by both clocks, and is newer (10): the change is of a partition that
+         * is read later, because the topic has grown and the object has moved.
+         */
+        boolean wasReadAfter(Change change) {
+            if (normalizeTime(change.observedAt()).compareTo(normalizeTime(observedAt)) >= 0) {
+                return false;
             }
+            int byVersion = compare(change.resourceVersion(), resourceVersion);
+            if (!isOrdered(change.readVersion()) || !isOrdered(readVersion)) {
+                return byVersion < 0;
+            }
+            int byRead = compare(change.readVersion(), readVersion);
+            return byRead <= 0 && (deleted || byVersion < 0 || byVersion == 0 && byRead < 0);
+        }
+
+        /** Reports whether a change is older than the row, which has another one. */
+        boolean shouldDrop(Change change) {
             if (change.coalesced() || change.snapshot() != null && !change.snapshot().id().equals(snapshotID)) { // 5, 6
                 return false;
             }
@@ -293,7 +307,7 @@ public final class Table {
             if (one.seen.size() < member.lanes()) {
                 return;
             }
-            one.sum.add(remove(at + 1), 1); // those before it are complete too, or never will be
+            one.sum.add(remove(at), 1);
             if (complete != null && !complete.member.epoch().equals(member.epoch())) {
                 past.put(complete.member.epoch(), Long.MAX_VALUE);
             }
@@ -311,7 +325,7 @@ public final class Table {
         private void start(Change change) {
             if (pending.size() == MAX_PENDING_WATERMARKS) {
                 markPast(pending.get(0));
-                remove(1);
+                remove(0);
             }
             started++;
             PendingWatermark one = new PendingWatermark(change, this);
@@ -327,22 +341,59 @@ public final class Table {
             pending.add(one);
         }
 
-        /** Removes the first pending watermarks, and returns what was read late for the last of them. */
-        private Sum remove(int n) {
-            Sum sum = new Sum();
-            pending.subList(0, n).forEach(one -> sum.add(one.late, 1));
-            pending = new ArrayList<>(pending.subList(n, pending.size()));
-            if (pending.isEmpty()) {
-                late = new Sum();
-            } else {
-                pending.get(0).late.add(sum, 1);
+        /**
+         * Removes a pending watermark and those before it, which are complete, too, or never will be. Those of more lanes are
+         * later, and stay: the topic has grown, and its new partition may be read first. Returns what was read late for it.
+         */
+        private Sum remove(int at) {
+            Sum sum = new Sum(), removed = new Sum();
+            List<PendingWatermark> left = new ArrayList<>();
+            for (PendingWatermark one : pending.subList(0, at + 1)) {
+                sum.add(one.late, 1);
+                if (one.member.lanes() > pending.get(at).member.lanes()) {
+                    left.add(one);
+                } else {
+                    removed.add(one.late, 1);
+                }
             }
+            if (at + 1 < pending.size()) {
+                pending.get(at + 1).late.add(removed, 1);
+            } else {
+                late.add(removed, -1);
+            }
+            left.addAll(pending.subList(at + 1, pending.size()));
+            pending = left;
             return sum;
         }
 
         /** Lets further copies of a watermark, and of those before it in its epoch, be ignored. */
         private void markPast(PendingWatermark one) {
             past.merge(one.member.epoch(), one.member.sequence(), Math::max);
+        }
+
+        /**
+         * Leaves the pending watermarks unchecked that stand behind a dropped change and before that of the row: what the object
+         * was at their positions is not known.
+         */
+        void skipChecksBetween(String dropped, String peak) {
+            int behind = first(reach -> compare(reach, peak) > 0);
+            if (behind > 0 && compare(dropped, pending.get(behind - 1).reach) <= 0) {
+                skipped = Math.max(skipped, pending.get(behind - 1).number);
+            }
+        }
+
+        /** Returns the first pending watermark whose reach has a property, which all after it have, too. */
+        private int first(Predicate<String> holds) {
+            int first = 0, end = pending.size();
+            while (first < end) {
+                int middle = (first + end) >>> 1;
+                if (holds.test(pending.get(middle).reach)) {
+                    end = middle;
+                } else {
+                    first = middle + 1;
+                }
+            }
+            return first;
         }
 
         /** Leaves the pending watermarks unchecked. */
@@ -367,20 +418,18 @@ public final class Table {
                 skipChecks();
                 return;
             }
-            int first = 0, end = pending.size();
-            while (first < end) {
-                int middle = (first + end) >>> 1;
-                String reach = pending.get(middle).reach;
-                if (isOrdered(reach) && compare(reach, now.peak) >= 0) {
-                    end = middle;
-                } else {
-                    first = middle + 1;
-                }
-            }
+            int first = first(reach -> isOrdered(reach) && compare(reach, now.peak) >= 0);
             if (first < pending.size()) {
                 pending.get(first).late.add(changed, 1);
                 late.add(changed, 1);
             }
+        }
+    }
+
+    /** A version of an object in a snapshot. */
+    private record Listed(String uid, String version, boolean deleted, String at) {
+        static Listed of(Change change) {
+            return new Listed(change.uid(), change.resourceVersion(), change.type().equals("deleted"), normalizeTime(change.observedAt()));
         }
     }
 
@@ -392,7 +441,8 @@ public final class Table {
         String position = ""; // of the end, unless a gap has lowered it (7)
         String endedAt = "";
         boolean verified;
-        private final Map<Key, String[]> versions = new HashMap<>(); // uid and version of each listed object
+        final Map<Key, Listed> listed = new HashMap<>(); // the newest of each object; empty once verified
+        private long existing; // of listed: those that are not deleted
         private final long[] digest = new long[4];
 
         SnapshotState(String id) {
@@ -406,36 +456,36 @@ public final class Table {
                     && isReadBefore(row.readVersion, position, row.observedAt, endedAt);
         }
 
-        /** Records a version that the list of the snapshot contains. */
-        void recordVersion(Key key, Row row) {
+        /** Records the newest version of an object in the snapshot. */
+        void recordListed(Key key, Listed now) {
             if (verified) {
                 return;
             }
-            String[] old = versions.remove(key);
-            if (old != null) {
-                add(key, old[0], old[1], -1);
+            Listed old = listed.put(key, now);
+            if (old != null && !old.deleted) {
+                add(key, old, -1);
             }
-            if (!row.deleted) {
-                versions.put(key, new String[] {row.uid, row.resourceVersion});
-                add(key, row.uid, row.resourceVersion, 1);
+            if (!now.deleted) {
+                add(key, now, 1);
             }
             verify();
         }
 
         /** Compares count and digest with the end. A mismatch may be temporary: other partitions can lag behind. */
         void verify() {
-            if (end == null || versions.size() != end.count()) {
+            if (end == null || existing != end.count()) {
                 return;
             }
             String sum = String.format("%016x%016x%016x%016x", digest[0], digest[1], digest[2], digest[3]);
             if (sum.equals(end.digest())) {
                 verified = true;
-                versions.clear();
+                listed.clear();
             }
         }
 
-        private void add(Key key, String uid, String version, int sign) {
-            byte[] sum = sha256(key.namespace() + "/" + key.name() + "/" + uid + "/" + version);
+        private void add(Key key, Listed of, int sign) {
+            existing += sign;
+            byte[] sum = sha256(key.namespace() + "/" + key.name() + "/" + of.uid + "/" + of.version);
             for (int i = 0; i < digest.length; i++) {
                 digest[i] += sign * new BigInteger(1, java.util.Arrays.copyOfRange(sum, 8 * i, 8 * i + 8)).longValue();
             }
@@ -454,12 +504,22 @@ public final class Table {
 
         void applyObject(Change change) {
             Row old = rows.get(change.key());
-            if (old != null && old.shouldDrop(change)) {
-                return;
+            if (old != null) {
+                if (change.id().equals(old.id)) { // 4
+                    return;
+                }
+                boolean late = old.wasReadAfter(change); // 10
+                if (late) {
+                    recordDropped(old, change);
+                }
+                if (late || old.shouldDrop(change)) {
+                    skipChecksAt(old, change);
+                    return;
+                }
             }
             Row row = new Row(change, old); // 3
             if (change.snapshot() != null) {
-                snapshotFor(row.snapshotID).recordVersion(change.key(), row);
+                snapshotFor(row.snapshotID).recordListed(change.key(), Listed.of(change));
             }
             if (isSuperseded(change.key(), row)) {
                 remove(change.key());
@@ -467,6 +527,26 @@ public final class Table {
             }
             scopesOf(change.key()).forEach(scope -> scope.update(change.key(), old, row, !change.isListed()));
             rows.put(change.key(), row);
+        }
+
+        /** Records for its snapshot a change that is dropped because the row was read after it. */
+        private void recordDropped(Row old, Change change) {
+            if (change.snapshot() == null) {
+                return;
+            }
+            SnapshotState one = snapshotFor(change.snapshot().id());
+            if (old.snapshotID == null) {
+                old.snapshotID = one.id;
+            }
+            Listed known = one.listed.get(change.key()), now = Listed.of(change);
+            if (known == null || now.at.compareTo(known.at) >= 0) {
+                one.recordListed(change.key(), now);
+            }
+        }
+
+        private void skipChecksAt(Row old, Change dropped) {
+            String at = later(dropped.readVersion(), dropped.resourceVersion());
+            scopesOf(dropped.key()).forEach(scope -> scope.skipChecksBetween(at, old.peak));
         }
 
         void applyWatermark(Change change) {
