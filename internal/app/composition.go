@@ -115,11 +115,14 @@ func (c *composition) openParts(ctx context.Context, kept *memory, failed func(e
 		c.replica.cfg, c.replica.client = c.cfg, c.client
 		return nil
 	}
-	return c.openSourceAndSinks()
+	return c.openSourceAndSinks(ctx)
 }
 
 // openSourceAndSinks makes the parts that read from the journal and write to it.
-func (c *composition) openSourceAndSinks() (err error) {
+func (c *composition) openSourceAndSinks(ctx context.Context) (err error) {
+	if err := c.signals.followRenames(ctx, c.cfg.Sinks); err != nil {
+		return err
+	}
 	if c.attribution, err = newAttributionRunner(c.cfg, c.journal, c.client, c.log); err != nil {
 		return err
 	}
@@ -184,7 +187,7 @@ func (c *composition) awaitActive(ctx context.Context) error {
 	if err := c.signals.load(); err != nil {
 		return err
 	}
-	return c.openSourceAndSinks()
+	return c.openSourceAndSinks(ctx)
 }
 
 // errorBeforeEnd returns err if ctx goes on, and nil after its end: what fails because the term ends is no failure.

@@ -183,7 +183,7 @@ func (s *requestedReplays) advanceReplay(ctx context.Context, r journal.Replay) 
 	}
 	cursor, _, err := s.journal.Cursor(r.Sink)
 	if err != nil { // not declared
-		return true, s.endSignal(ctx, r, signals.Aborted, "the sink was removed or renamed")
+		return true, s.endSignal(ctx, r, signals.Aborted, "the sink was removed")
 	}
 	switch {
 	case r.State != "":

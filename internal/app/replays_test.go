@@ -44,13 +44,16 @@ func (s *requestedReplays) mustAdvance(t *testing.T, id string) signals.Signal {
 	return signal
 }
 
-// settleAll settles everything that a journal holds for the sinks a and b.
-func settleAll(t *testing.T, j *journal.Journal) {
+// settleAll settles everything that a journal holds for its sinks; without names for a and b.
+func settleAll(t *testing.T, j *journal.Journal, sinks ...string) {
 	t.Helper()
+	if sinks == nil {
+		sinks = []string{"a", "b"}
+	}
 	if err := j.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, sink := range []string{"a", "b"} {
+	for _, sink := range sinks {
 		if err := j.Settle(t.Context(), sink, event.Cursor{Low: j.Newest()}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -199,5 +202,53 @@ func seedJournal(t *testing.T, j *journal.Journal) {
 	seed := journal.Seed{ID: "x", Known: func(func(string, event.Known) error) error { return nil }}
 	if err := j.Seed(t.Context(), seed); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSignalsContinueForARenamedSink pauses a sink and asks for a replay of it, and renames it: both continue under its new
+// name, also after a restart.
+func TestSignalsContinueForARenamedSink(t *testing.T) {
+	dir := t.TempDir()
+	j, stop := runJournal(t, dir)
+	watchPods(t, j)
+	appendPods(t, j, 1, 20)
+	declare := func(sinks ...string) {
+		t.Helper()
+		to := map[string]string{"a": "here", "after": "here", "b": "there"}
+		if err := j.Declare(t.Context(), journal.Declaration{Sinks: sinks, Destinations: to}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	declare("a", "b")
+	s := openReplays(t, j)
+	replay := s.mustSubmit(t, signals.Request{Sink: "a", Offset: 1})
+	pause := submitSignal(t, s.signalControl, signals.Request{Kind: signals.Pause, Sink: "a"})
+	declare("after", "b")
+	sinks := []config.Sink{{Name: "after"}, {Name: "b"}}
+	for range 2 {
+		if err := s.followRenames(t.Context(), sinks); err != nil {
+			t.Fatal(err)
+		}
+		if !s.pauseSwitch("after").PausedSince().Equal(pause.Since) || !s.pauseSwitch("a").PausedSince().IsZero() {
+			t.Error("the pause is not that of the renamed sink")
+		}
+		for _, signal := range s.registry.List() {
+			if signal.Sink != "after" || signal.State != signals.Active {
+				t.Errorf("after the edit a signal is %+v", signal)
+			}
+		}
+		if err := s.registry.SaveUnsaved(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		if j, stop = runJournal(t, dir, "after", "b"); !t.Failed() {
+			s = newRequestedReplays(openControl(t, j), sinks)
+		}
+	}
+	defer stop()
+	s.mustAdvance(t, replay.ID)
+	settleAll(t, j, "after", "b")
+	if got := s.mustAdvance(t, replay.ID); got.State != signals.Done || got.Count != 20 {
+		t.Errorf("in the end the replay is %+v", got)
 	}
 }

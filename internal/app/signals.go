@@ -82,6 +82,40 @@ func (c *signalControl) load() error {
 	return nil
 }
 
+// followRenames has the signals of a sink that was renamed continue under the name that it has now: the journal recognizes it
+// by its destination. It is called before anything is delivered to the sinks.
+func (c *signalControl) followRenames(ctx context.Context, sinks []config.Sink) error {
+	isConfigured, renamed := map[string]bool{}, map[string]string{}
+	for _, s := range sinks {
+		isConfigured[s.Name] = true
+	}
+	for _, s := range sinks {
+		before, err := c.journal.FormerName(s.Name)
+		if err != nil {
+			return err
+		}
+		if before != "" && !isConfigured[before] {
+			renamed[before] = s.Name
+		}
+	}
+	for _, s := range c.registry.List() {
+		if now, ok := renamed[s.Sink]; ok && s.State == signals.Active {
+			c.log.Info("a signal continues for a sink that is renamed", "sink", now, "formerly", s.Sink, "signal", s.ID)
+			s.Sink = now
+			c.registry.Update(func(b *signals.Book) { b.PutIfActive(s) })
+		}
+	}
+	for _, r := range c.journal.Replays() {
+		if now, ok := renamed[r.Sink]; ok {
+			if err := c.journal.RenameReplaySink(ctx, r.ID, now); err != nil {
+				return err
+			}
+		}
+	}
+	c.applyPauses(time.Now())
+	return nil
+}
+
 // pauseSwitch returns the switch of a sink.
 func (c *signalControl) pauseSwitch(sink string) *delivery.PauseSwitch {
 	c.mu.Lock()
@@ -311,14 +345,7 @@ type signalHandler struct{ current func() *composition }
 func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
 	c := h.current()
 	if !c.open.Load() {
-		reason := "this exporter is not active yet; try again"
-		if s := c.replica.replicaStatus(); s != nil {
-			reason = fmt.Sprintf("this exporter is %s and takes no signals; ask the active one", s.Role)
-			if s.Holder != "" && s.Holder != s.Identity {
-				reason += ", " + s.Holder
-			}
-		}
-		return signals.Signal{}, &signals.NotActiveError{Reason: reason}
+		return signals.Signal{}, notActive(c.replica)
 	}
 	switch r.Kind {
 	case signals.Snapshot:
@@ -332,8 +359,27 @@ func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.S
 	}
 }
 
-// List implements [signals.Handler].
-func (h signalHandler) List() []signals.Signal { return h.current().signals.registry.List() }
+// List implements [signals.Handler]. What a standby has of an earlier term is no longer true.
+func (h signalHandler) List() ([]signals.Signal, error) {
+	c := h.current()
+	if !c.replica.isActive() {
+		return nil, notActive(c.replica)
+	}
+	return c.signals.registry.List(), nil
+}
+
+// notActive returns why a process has no signals, and names the one that has.
+func notActive(r *replica) error {
+	s := r.replicaStatus()
+	if s == nil {
+		return &signals.NotActiveError{Reason: "this exporter is not active yet; try again"}
+	}
+	reason := fmt.Sprintf("this exporter is %s and has no signals; ask the active one", s.Role)
+	if s.Holder != "" && s.Holder != s.Identity {
+		reason += ", " + s.Holder
+	}
+	return &signals.NotActiveError{Reason: reason}
+}
 
 // startSignals answers signals at the socket of the journal. Without a socket the exporter runs all the same, and takes no
 // signals.

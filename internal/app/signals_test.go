@@ -11,10 +11,14 @@ import (
 	"github.com/kubecdc/kubecdc/internal/signals"
 )
 
-// runJournal runs a journal of a directory until the returned function is called.
-func runJournal(t *testing.T, dir string) (*journal.Journal, func()) {
+// runJournal runs a journal of a directory, for the sinks a and b unless others are named, until the returned function is
+// called.
+func runJournal(t *testing.T, dir string, sinks ...string) (*journal.Journal, func()) {
 	t.Helper()
-	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{"a", "b"}, Logger: slog.New(slog.DiscardHandler)})
+	if sinks == nil {
+		sinks = []string{"a", "b"}
+	}
+	j, err := journal.Open(journal.Options{Dir: dir, Sinks: sinks, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

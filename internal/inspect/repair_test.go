@@ -108,10 +108,10 @@ func (s *signalTaker) Submit(_ context.Context, r signals.Request) (signals.Sign
 }
 
 // List implements [signals.Handler].
-func (s *signalTaker) List() []signals.Signal {
+func (s *signalTaker) List() ([]signals.Signal, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.kept)
+	return slices.Clone(s.kept), nil
 }
 
 // repair repairs by a client of the taker.

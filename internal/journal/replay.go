@@ -75,10 +75,10 @@ func (l *ReplayLedger) BeginReplay(ctx context.Context, r Replay) error {
 }
 
 // AdvanceReplay appends the next records of a replay for its sink, in one durable write with how far it is then, and
-// returns that. It appends nothing while there is no space, nor if the replay is elsewhere by now, and returns ErrTrimmed if
-// there is nothing to read any more. After an error the write may still be made.
+// returns that. It appends nothing while the journal is half full and a sink is behind, nor if the replay is elsewhere by now,
+// and returns ErrTrimmed if there is nothing to read any more. After an error the write may still be made.
 func (l *ReplayLedger) AdvanceReplay(ctx context.Context, r Replay) (Replay, error) {
-	if r.Next > r.Last || !l.space.hasSpace() {
+	if r.Next > r.Last || !l.space.hasSpareSpace() {
 		return r, nil
 	}
 	next := r
@@ -170,6 +170,17 @@ func (l *ReplayLedger) EndReplay(ctx context.Context, r Replay) error {
 			})
 		}
 		return l.write(g, ended)
+	})
+}
+
+// RenameReplaySink has a replay continue for the name that its sink has now. Durable when it returns nil.
+func (l *ReplayLedger) RenameReplaySink(ctx context.Context, id, sink string) error {
+	return l.submit(ctx, id, func(g *group, r Replay, stored bool) error {
+		if !stored {
+			return nil
+		}
+		r.Sink = sink
+		return l.write(g, r)
 	})
 }
 

@@ -228,3 +228,36 @@ func TestAReplayKeepsWhatItReadsUntilTheJournalIsHalfFull(t *testing.T) {
 		t.Errorf("what is trimmed is replayed: %v", err)
 	}
 }
+
+// TestAReplayLeavesHalfOfTheJournalToWhatIsWatched replays for a sink while another one is away: beyond half of the bound
+// nothing is appended, and as the other one catches up, the replay goes on.
+func TestAReplayLeavesHalfOfTheJournalToWhatIsWatched(t *testing.T) {
+	const maxBytes = 8 << 20
+	j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"main", "away"}, MaxBytes: maxBytes})
+	next := 0
+	for ; j.currentExtent().sizeBytes() < 3<<20; next++ {
+		j.mustAppend(event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{podChange(next, 40_000)}})
+		j.waitFor(uint64(next + 1))
+	}
+	j.mustSettle("main", event.Cursor{Low: j.Newest()})
+	if err := j.BeginReplay(t.Context(), Replay{ID: "r", Sink: "main", Next: 1, Last: j.Newest()}); err != nil {
+		t.Fatal(err)
+	}
+	r := storedReplay(j)
+	for before := uint64(0); r.Next != before; {
+		before = r.Next
+		r = advanceReplay(j, r)
+		j.mustSettle("main", event.Cursor{Low: j.Newest()})
+	}
+	if size := j.currentExtent().sizeBytes(); r.Next > r.Last || size > 3*maxBytes/4 {
+		t.Fatalf("it has filled the journal up to %d bytes, and is at %d of %d", size, r.Next, r.Last)
+	}
+	for r.Next <= r.Last {
+		j.mustSettle("away", event.Cursor{Low: r.Next - 1}) // it catches up
+		before := r.Next
+		if r = advanceReplay(j, r); r.Next == before {
+			t.Fatalf("the replay stays at %d of %d", r.Next, r.Last)
+		}
+		j.mustSettle("main", event.Cursor{Low: j.Newest()})
+	}
+}

@@ -86,11 +86,22 @@ func (g *spaceGuard) hasSpace() bool {
 	return !g.isDiskLow() && !g.isFull()
 }
 
-// isFull reports whether there is no space for a change. While no sink is behind there always is: waiting could not make
-// any. Requires the view.
-func (g *spaceGuard) isFull() bool {
+// hasSpareSpace reports whether something may be appended that can wait: the second half of the bound is for what is watched
+// while a sink is away.
+func (g *spaceGuard) hasSpareSpace() bool {
+	g.view.RLock()
+	defer g.view.RUnlock()
+	return !g.isDiskLow() && !g.holdsMoreThan(g.changeCapacity()/2)
+}
+
+// isFull reports whether there is no space for a change. Requires the view.
+func (g *spaceGuard) isFull() bool { return g.holdsMoreThan(g.changeCapacity()) }
+
+// holdsMoreThan reports whether changes take so many bytes. While no sink is behind it is false: waiting could not make any
+// space. Requires the view.
+func (g *spaceGuard) holdsMoreThan(bytes int64) bool {
 	extent := g.log.currentExtent()
-	if extent.sizeBytes() < g.changeCapacity() {
+	if extent.sizeBytes() < bytes {
 		return false
 	}
 	slowest, low := g.sinks.slowestSink()

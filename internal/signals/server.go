@@ -15,8 +15,8 @@ type Handler interface {
 	// Submit makes a request durable, begins it and returns its signal; that may be refused. An error means that it is not in
 	// force, or with [NotActiveError] that this process cannot take it.
 	Submit(ctx context.Context, r Request) (Signal, error)
-	// List returns all signals that are kept, the oldest first.
-	List() []Signal
+	// List returns all signals that are kept, the oldest first, or [NotActiveError].
+	List() ([]Signal, error)
 }
 
 // NotActiveError is returned by a process that takes no signals now.
@@ -40,7 +40,12 @@ type answer struct {
 func Serve(ctx context.Context, l net.Listener, h Handler, log *slog.Logger) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-		writeAnswer(w, http.StatusOK, answer{Signals: h.List()})
+		all, err := h.List()
+		if err != nil {
+			writeAnswer(w, statusOf(err), answer{Error: err.Error()})
+			return
+		}
+		writeAnswer(w, http.StatusOK, answer{Signals: all})
 	})
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		var request Request
@@ -49,15 +54,11 @@ func Serve(ctx context.Context, l net.Listener, h Handler, log *slog.Logger) err
 			return
 		}
 		s, err := h.Submit(r.Context(), request)
-		var inactive *NotActiveError
-		switch {
-		case errors.As(err, &inactive):
-			writeAnswer(w, http.StatusServiceUnavailable, answer{Error: err.Error()})
-		case err != nil:
-			writeAnswer(w, http.StatusInternalServerError, answer{Signals: []Signal{s}, Error: err.Error()})
-		default:
-			writeAnswer(w, http.StatusOK, answer{Signals: []Signal{s}})
+		if err != nil {
+			writeAnswer(w, statusOf(err), answer{Signals: []Signal{s}, Error: err.Error()})
+			return
 		}
+		writeAnswer(w, http.StatusOK, answer{Signals: []Signal{s}})
 	})
 	server := &http.Server{
 		Handler: mux, ReadTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
@@ -78,6 +79,14 @@ func Serve(ctx context.Context, l net.Listener, h Handler, log *slog.Logger) err
 		return err
 	}
 	return nil
+}
+
+func statusOf(err error) int {
+	var inactive *NotActiveError
+	if errors.As(err, &inactive) {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
 }
 
 func writeAnswer(w http.ResponseWriter, status int, a answer) {

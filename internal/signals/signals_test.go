@@ -201,7 +201,7 @@ type stubHandler struct {
 }
 
 func (h stubHandler) Submit(context.Context, Request) (Signal, error) { return h.signal, h.err }
-func (h stubHandler) List() []Signal                                  { return []Signal{h.signal} }
+func (h stubHandler) List() ([]Signal, error)                         { return []Signal{h.signal}, h.err }
 
 func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
 	given := Request{Kind: Pause, Sink: "a", For: time.Minute}.New(noon)
@@ -230,6 +230,10 @@ func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
 			var inactive *NotActiveError
 			if errors.As(h.err, &inactive) != errors.As(err, &inactive) {
 				t.Errorf("the error is a %T", err)
+			}
+			all, err := client.List(t.Context())
+			if fmt.Sprint(err) != fmt.Sprint(h.err) || errors.As(h.err, &inactive) != errors.As(err, &inactive) {
+				t.Errorf("the list is %+v, %v", all, err)
 			}
 			stop()
 			if err := <-done; err != nil {

@@ -348,7 +348,7 @@ func TestAddedSinkIsWholeAfterAFailover(t *testing.T) {
 }
 
 // TestRenamedSinkContinues renames both sinks under load, by a reload and by a restart after a kill: each continues in its
-// place, without a snapshot of its own.
+// place, without a snapshot of its own. One that is paused stays so, under the new name.
 func TestRenamedSinkContinues(t *testing.T) {
 	s := newFixture(t, addedKinds)
 	s.must(s.load(100, addedKinds).Wait())
@@ -365,8 +365,11 @@ func TestRenamedSinkContinues(t *testing.T) {
 		}))
 	}
 	load.AwaitOperations(2 * verifyRate)
+	s.ask("signal", "pause", "--sink", "kafka", "--config", s.exporter.Config())
 	rename("-two")
 	s.awaitConfiguration()
+	s.checkNothingArrives(s.buses[0], load)
+	s.ask("signal", "resume", "--sink", "kafka-two", "--config", s.exporter.Config())
 	load.AwaitOperations(load.Operations() + 2*verifyRate)
 	s.must(s.exporter.Kill())
 	rename("-three")

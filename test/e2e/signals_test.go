@@ -107,8 +107,11 @@ func TestAPauseSurvivesAFailover(t *testing.T) {
 			p.start()
 			load := p.run(workload.Plan{Objects: math.MaxInt32, Updates: 4, Rate: pipelineRate}, kinds)
 			first := p.active()
-			if code, out := p.command("signal", "pause", "--sink", sink, "--config", p.other(first).Config()); code != 3 || !strings.Contains(out, "standby") {
-				t.Errorf("the standby answers %d, %s", code, out)
+			for _, ask := range [][]string{{"signal", "pause", "--sink", sink}, {"signal", "list"}} {
+				code, out := p.command(append(ask, "--config", p.other(first).Config())...)
+				if code != 3 || !strings.Contains(out, "standby") {
+					t.Errorf("the standby answers %q with %d, %s", ask, code, out)
+				}
 			}
 			p.ask("signal", "pause", "--sink", sink, "--config", first.Config())
 			p.checkNothingArrives(p.buses[i], load)
