@@ -18,7 +18,7 @@ import (
 const flinkPage = "docs/recipes/flink.md"
 
 // TestTheFlinkRecipeRuns has Flink follow a cluster by the statements of the page, in both formats, while objects come,
-// change and go, and all records come a second time.
+// change and go, all records come a second time, and signals have what exists emitted again.
 func TestTheFlinkRecipeRuns(t *testing.T) {
 	s := running(t)
 	s.installFlink(t)
@@ -52,6 +52,15 @@ print(sorted(k.Consumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "loo
 		kubectl create deployment going --image nginx:2 --replicas 4`)
 	w.awaitShort(tables)
 	w.again("cdc.dev.apps.deployments", "now.dev.apps.deployments")
+	w.run("what exists is emitted again, and deletes of what never did", `
+		for sink in changes tables; do
+			bin/exporter signal snapshot --sink $sink --config configs/recipes/flink.yaml
+		done
+		until [ $(bin/exporter signal list --config configs/recipes/flink.yaml | grep -c done) = 2 ]; do sleep 0.1; done
+		for sink in changes tables; do
+			bin/exporter signal snapshot --sink $sink --select deployments.apps --object default/kept --object default/never \
+				--config configs/recipes/flink.yaml
+		done`)
 	w.run("a last change of each", `
 		kubectl scale deployment --all --replicas 7
 		kubectl scale deployment --all --replicas 6 --namespace flink
