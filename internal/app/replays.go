@@ -23,11 +23,11 @@ type requestedReplays struct {
 	sinks []config.Sink // the configured ones
 
 	mu        sync.Mutex
-	endsUntil map[string]uint64 // offsets up to which the ends were appended, by ID of the signals that wait for their delivery
+	awaited map[string]uint64 // offsets up to which a replay and its ends were appended, by ID of the signals that wait for their delivery
 }
 
 func newRequestedReplays(c *signalControl, sinks []config.Sink) *requestedReplays {
-	return &requestedReplays{signalControl: c, sinks: sinks, endsUntil: map[string]uint64{}}
+	return &requestedReplays{signalControl: c, sinks: sinks, awaited: map[string]uint64{}}
 }
 
 // lostReplay is the reason of the end of a replay that the journal does not have.
@@ -114,9 +114,10 @@ func (s *requestedReplays) cancelReplay(ctx context.Context, id, by string) (can
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	replay, found := s.findReplay(id)
-	if !found || replay.State != "" {
+	if signal, _ := s.registry.Find(id); !found || replay.State != "" || signal.Delivered {
 		return false, nil
 	}
+	delete(s.awaited, id)
 	replay.State, replay.Reason = string(signals.Aborted), "canceled by signal "+by
 	return true, s.journal.EndReplay(ctx, replay)
 }
@@ -161,6 +162,9 @@ func (s *requestedReplays) advance(ctx context.Context) (moved bool, err error) 
 			continue
 		}
 		lost := journal.Replay{ID: signal.ID, Sink: signal.Sink, State: string(signals.Aborted), Reason: lostReplay}
+		if signal.Delivered {
+			lost.State, lost.Reason = string(signals.Done), ""
+		}
 		if err := s.journal.EndReplay(ctx, lost); err != nil {
 			return moved, err
 		}
@@ -183,17 +187,14 @@ func (s *requestedReplays) advanceReplay(ctx context.Context, r journal.Replay) 
 	}
 	cursor, _, err := s.journal.Cursor(r.Sink)
 	if err != nil { // not declared
-		return true, s.endSignal(ctx, r, signals.Aborted, "the sink was removed")
+		records, _ := r.Total()
+		return true, s.endSignal(ctx, r, signals.Aborted, uint64(records), "the sink was removed")
 	}
 	switch {
 	case r.State != "":
-		return s.awaitEnds(ctx, r, cursor)
+		return s.awaitEnds(ctx, r, signal, cursor)
 	case r.Next > r.Last:
-		r.State = string(signals.Done)
-		if records, _ := r.Total(); records == 0 {
-			r.State = string(signals.Nothing)
-		}
-		return true, s.journal.EndReplay(ctx, r)
+		return s.appendEnds(ctx, r, signal, cursor)
 	case cursor.HighestOffset()+maxSnapshotLead < s.journal.Newest(): // the sink is far behind
 		return false, nil
 	}
@@ -205,31 +206,61 @@ func (s *requestedReplays) advanceReplay(ctx context.Context, r journal.Replay) 
 	return next.Next != r.Next, err
 }
 
-// awaitEnds ends the signal of a replay once the sink has received its end records.
-func (s *requestedReplays) awaitEnds(ctx context.Context, r journal.Replay, cursor event.Cursor) (moved bool, err error) {
-	if s.endsUntil[r.ID] == 0 {
-		s.endsUntil[r.ID] = s.journal.Newest()
-	}
-	if cursor.Low < s.endsUntil[r.ID] {
+// appendEnds appends the ends of a replay once the sink has received everything else of it: what the stream claims then holds
+// after a failover, too, which is why that is stored first.
+func (s *requestedReplays) appendEnds(ctx context.Context, r journal.Replay, signal signals.Signal, cursor event.Cursor) (moved bool, err error) {
+	if !s.hasReceived(r.ID, cursor) {
 		return false, nil
 	}
 	records, resources := r.Total()
-	result := fmt.Sprintf("%d changes of %d resources", records, resources)
+	if r.State = string(signals.Done); records == 0 {
+		r.State = string(signals.Nothing)
+	} else if !signal.Delivered {
+		signal.Delivered, signal.Count, signal.Result = true, uint64(records), describeReplayed(records, resources)
+		s.registry.Update(func(b *signals.Book) { b.PutIfActive(signal) })
+		if err := s.registry.SaveUnsaved(ctx); err != nil {
+			return false, err
+		}
+	}
+	delete(s.awaited, r.ID)
+	return true, s.journal.EndReplay(ctx, r)
+}
+
+// hasReceived reports whether a sink has received everything that the journal held for it at the first call for a replay.
+func (s *requestedReplays) hasReceived(id string, cursor event.Cursor) bool {
+	if s.awaited[id] == 0 {
+		s.awaited[id] = s.journal.Newest()
+	}
+	return cursor.Low >= s.awaited[id]
+}
+
+func describeReplayed(records, resources int) string {
+	return fmt.Sprintf("%d changes of %d resources", records, resources)
+}
+
+// awaitEnds ends the signal of a replay once the sink has received its end records.
+func (s *requestedReplays) awaitEnds(ctx context.Context, r journal.Replay, signal signals.Signal, cursor event.Cursor) (moved bool, err error) {
+	if !s.hasReceived(r.ID, cursor) {
+		return false, nil
+	}
+	records, resources := r.Total()
+	count, result := uint64(records), describeReplayed(records, resources)
 	switch {
 	case r.State == string(signals.Nothing):
 		result = "the journal keeps no change of an object from there on"
 	case r.Reason != "":
 		result = r.Reason + "; " + result + " were emitted again"
+	case signal.Delivered: // also where another exporter has delivered it
+		count, result = signal.Count, signal.Result
 	}
-	return true, s.endSignal(ctx, r, signals.State(r.State), result)
+	return true, s.endSignal(ctx, r, signals.State(r.State), count, result)
 }
 
 // endSignal stores the end of a signal, and removes its replay.
-func (s *requestedReplays) endSignal(ctx context.Context, r journal.Replay, state signals.State, result string) error {
-	records, _ := r.Total()
+func (s *requestedReplays) endSignal(ctx context.Context, r journal.Replay, state signals.State, count uint64, result string) error {
 	s.registry.Update(func(b *signals.Book) {
 		if signal, ok := b.Find(r.ID); ok {
-			b.PutIfActive(signal.End(state, time.Now(), uint64(records), result))
+			b.PutIfActive(signal.End(state, time.Now(), count, result))
 		}
 	})
 	s.log.Info("a requested replay has ended", "sink", r.Sink, "signal", r.ID, "state", state, "result", result)
@@ -241,6 +272,6 @@ func (s *requestedReplays) removeEnded(ctx context.Context, id string) error {
 	if err := s.registry.SaveUnsaved(ctx); err != nil {
 		return err
 	}
-	delete(s.endsUntil, id)
+	delete(s.awaited, id)
 	return s.journal.RemoveReplay(ctx, id)
 }

@@ -88,14 +88,16 @@ func TestAReplayEndsOnceItsEndIsDelivered(t *testing.T) {
 	if other := s.mustSubmit(t, signals.Request{Sink: "a", Offset: 1}); other.State != signals.Refused || !strings.Contains(other.Result, signal.ID) {
 		t.Errorf("a second one is %+v", other)
 	}
-	if got := s.mustAdvance(t, signal.ID); got.State != signals.Active {
-		t.Errorf("before its delivery it is %+v", got)
+	for _, held := range []uint64{20 + 15, 20 + 15 + 2} { // the ends follow what they are about
+		if got := s.mustAdvance(t, signal.ID); got.State != signals.Active || j.Newest() != held {
+			t.Errorf("before its delivery it is %+v, and there are %d changes", got, j.Newest())
+		}
+		stop()
+		j, stop = runJournal(t, dir)
+		s = openReplays(t, j)
+		settleAll(t, j)
 	}
-	stop()
-	j, stop = runJournal(t, dir)
 	defer stop()
-	s = openReplays(t, j)
-	settleAll(t, j)
 	if got := s.mustAdvance(t, signal.ID); got.State != signals.Done || got.Count != 15 || got.Result != "15 changes of 1 resources" {
 		t.Errorf("in the end it is %+v", got)
 	}
@@ -130,6 +132,38 @@ func TestAReplayThatTheJournalLostIsAborted(t *testing.T) {
 			}
 			ends++
 		}
+	}
+}
+
+// TestAReplayThatWasDeliveredIsDoneAfterAFailover has the next exporter find the signal of a replay that the sink has got,
+// and not its journal: the end that the stream may have holds.
+func TestAReplayThatWasDeliveredIsDoneAfterAFailover(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	watchPods(t, j)
+	appendPods(t, j, 1, 20)
+	s := openReplays(t, j)
+	signal := s.mustSubmit(t, signals.Request{Sink: "a", Offset: 1})
+	s.mustAdvance(t, signal.ID)
+	settleAll(t, j)
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Active || j.Newest() != 20+20+2 {
+		t.Fatalf("its end was delivered: %+v, %d changes", got, j.Newest())
+	}
+	book, err := j.Signals()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, stopNext := runJournal(t, t.TempDir())
+	defer stopNext()
+	watchPods(t, next)
+	if err := next.StoreSignals(t.Context(), book); err != nil {
+		t.Fatal(err)
+	}
+	s = openReplays(t, next)
+	s.mustAdvance(t, signal.ID)
+	settleAll(t, next)
+	if got := s.mustAdvance(t, signal.ID); got.State != signals.Done || got.Count != 20 || got.Result != "20 changes of 1 resources" {
+		t.Errorf("it is %+v", got)
 	}
 }
 
@@ -246,8 +280,10 @@ func TestSignalsContinueForARenamedSink(t *testing.T) {
 		}
 	}
 	defer stop()
-	s.mustAdvance(t, replay.ID)
-	settleAll(t, j, "after", "b")
+	for range 2 { // and its ends
+		s.mustAdvance(t, replay.ID)
+		settleAll(t, j, "after", "b")
+	}
 	if got := s.mustAdvance(t, replay.ID); got.State != signals.Done || got.Count != 20 {
 		t.Errorf("in the end the replay is %+v", got)
 	}

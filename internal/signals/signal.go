@@ -58,6 +58,8 @@ type Signal struct {
 
 	Offset uint64    `json:"offset,omitempty"` // of a replay: the first change
 	From   time.Time `json:"from,omitzero"`    // of a replay without an offset: when the first change was observed, or later
+	// Delivered is true of a replay that the sink has received but for its end, which is done: Count and Result are final.
+	Delivered bool `json:"delivered,omitempty"`
 
 	Target string `json:"target,omitempty"` // of a cancel: the ID of the signal that it ends
 
