@@ -22,8 +22,8 @@ type requestedReplays struct {
 	*signalControl
 	sinks []config.Sink // the configured ones
 
-	mu        sync.Mutex
-	awaited map[string]uint64 // offsets up to which a replay and its ends were appended, by ID of the signals that wait for their delivery
+	mu      sync.Mutex
+	awaited map[string]uint64 // up to where what waits for its delivery was appended, by ID of the signal
 }
 
 func newRequestedReplays(c *signalControl, sinks []config.Sink) *requestedReplays {
@@ -208,7 +208,9 @@ func (s *requestedReplays) advanceReplay(ctx context.Context, r journal.Replay) 
 
 // appendEnds appends the ends of a replay once the sink has received everything else of it: what the stream claims then holds
 // after a failover, too, which is why that is stored first.
-func (s *requestedReplays) appendEnds(ctx context.Context, r journal.Replay, signal signals.Signal, cursor event.Cursor) (moved bool, err error) {
+func (s *requestedReplays) appendEnds(
+	ctx context.Context, r journal.Replay, signal signals.Signal, cursor event.Cursor,
+) (moved bool, err error) {
 	if !s.hasReceived(r.ID, cursor) {
 		return false, nil
 	}
@@ -239,7 +241,9 @@ func describeReplayed(records, resources int) string {
 }
 
 // awaitEnds ends the signal of a replay once the sink has received its end records.
-func (s *requestedReplays) awaitEnds(ctx context.Context, r journal.Replay, signal signals.Signal, cursor event.Cursor) (moved bool, err error) {
+func (s *requestedReplays) awaitEnds(
+	ctx context.Context, r journal.Replay, signal signals.Signal, cursor event.Cursor,
+) (moved bool, err error) {
 	if !s.hasReceived(r.ID, cursor) {
 		return false, nil
 	}
