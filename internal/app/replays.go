@@ -206,8 +206,8 @@ func (s *requestedReplays) advanceReplay(ctx context.Context, r journal.Replay) 
 	return next.Next != r.Next, err
 }
 
-// appendEnds appends the ends of a replay once the sink has received everything else of it: what the stream claims then holds
-// after a failover, too, which is why that is stored first.
+// appendEnds appends the ends of a replay once the sink has received everything else of it, which is stored first: what the
+// stream claims then holds after a failover, too.
 func (s *requestedReplays) appendEnds(
 	ctx context.Context, r journal.Replay, signal signals.Signal, cursor event.Cursor,
 ) (moved bool, err error) {

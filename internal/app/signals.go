@@ -82,8 +82,8 @@ func (c *signalControl) load() error {
 	return nil
 }
 
-// followRenames has the signals of a sink that was renamed continue under the name that it has now: the journal recognizes it
-// by its destination. It is called before anything is delivered to the sinks.
+// followRenames has the signals of a sink that was renamed continue under its new name: the journal recognizes it by its
+// destination. It is called before anything is delivered to the sinks.
 func (c *signalControl) followRenames(ctx context.Context, sinks []config.Sink) error {
 	isConfigured, renamed := map[string]bool{}, map[string]string{}
 	for _, s := range sinks {

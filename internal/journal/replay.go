@@ -75,8 +75,8 @@ func (l *ReplayLedger) BeginReplay(ctx context.Context, r Replay) error {
 }
 
 // AdvanceReplay appends the next records of a replay for its sink, in one durable write with how far it is then, and
-// returns that. It appends nothing while the journal is half full and a sink is behind, nor if the replay is elsewhere by now,
-// and returns ErrTrimmed if there is nothing to read any more. After an error the write may still be made.
+// returns that. It appends nothing while the journal is half full and a sink is behind, nor if the replay is elsewhere by
+// now, and returns ErrTrimmed if there is nothing to read any more. After an error the write may still be made.
 func (l *ReplayLedger) AdvanceReplay(ctx context.Context, r Replay) (Replay, error) {
 	if r.Next > r.Last || !l.space.hasSpareSpace() {
 		return r, nil

@@ -166,8 +166,8 @@ func (s *resourceState) applyObject(r Record) error {
 	return nil
 }
 
-// wasReadAfter reports whether the row was read after r by both clocks, that of the cluster and that of the exporters, and is
-// newer: r comes from a partition that is read later, because the topic has grown and the object has moved (10).
+// wasReadAfter reports whether the row was read after r by both clocks, that of the cluster and that of the exporters, and
+// is newer: r comes from a partition that is read later, because the topic has grown and the object has moved (10).
 func (old *row) wasReadAfter(r Record) bool {
 	if !r.ObservedAt.Before(old.observedAt) {
 		return false

@@ -114,9 +114,9 @@ func (s *fixture) killDuringSignal(id string, after time.Duration) bool {
 	return true
 }
 
-// TestAReplayHasWhatTheJournalKeeps asks for a replay under load, for a sink that is paused first, kills the exporter, freezes
-// the server of the sink and edits the configuration meanwhile. The sink has everything from before again, and the live changes as without; a table of
-// it equals the cluster. The other sink has nothing of it.
+// TestAReplayHasWhatTheJournalKeeps asks for a replay under load, for a sink that is paused first, kills the exporter,
+// freezes the server of the sink and edits the configuration meanwhile. The sink has everything from before again, and the
+// live changes as without; a table of it equals the cluster. The other sink has nothing of it.
 func TestAReplayHasWhatTheJournalKeeps(t *testing.T) {
 	for i, sink := range []string{"kafka", "nats"} {
 		t.Run(sink, func(t *testing.T) {
@@ -186,8 +186,8 @@ func (s *fixture) awaitReplayed(b *received, id string) {
 }
 
 // TestAReplayIsAbortedByAFailover takes the journal away that a replay reads: it ends with that reason, in the stream as
-// well, and nothing else is different. Of a paused sink nothing is replayed, of another one a part. There the active exporter
-// is frozen, wakes when the next one is active, and has no signals any more.
+// well, and nothing else is different. Of a paused sink nothing is replayed, of another one a part. There the active
+// exporter is frozen, wakes when the next one is active, and has no signals any more.
 func TestAReplayIsAbortedByAFailover(t *testing.T) {
 	for i, sink := range []string{"kafka", "nats"} {
 		t.Run(sink, func(t *testing.T) {
