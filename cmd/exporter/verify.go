@@ -19,8 +19,8 @@ func verifyCommand() *cobra.Command {
 		Long: `Compare what a sink has delivered with the cluster, at exactly one version.
 
 The newest watermark of each resource names a version of the cluster. The cluster is
-listed at exactly that version, the topic or stream is read up to the watermark, and
-each object is compared: equal, missing, ghost (it does not exist), stale (an older
+listed at exactly that version, the topic, stream or bucket is read up to the watermark,
+and each object is compared: equal, missing, ghost (it does not exist), stale (an older
 version) or different. The exporter may run meanwhile; without --repair nothing is
 written anywhere.
 
@@ -46,7 +46,7 @@ found and what is not.`,
 	o := inspect.VerifyOptions{Version: version}
 	cmd.Flags().StringVar(&o.Sink, "sink", "", "name of the sink; may be left out if only one can be verified")
 	cmd.Flags().BoolVar(&o.Bodies, "bodies", false, "compare contents, too, as the rules of the configuration shape them")
-	cmd.Flags().BoolVar(&o.StreamOnly, "stream-only", false, "check only what the topic or stream shows by itself")
+	cmd.Flags().BoolVar(&o.StreamOnly, "stream-only", false, "check only what the topic, stream or bucket shows by itself")
 	cmd.Flags().BoolVar(&o.Repair, "repair", false, "have the running exporter emit again what differs, and verify again")
 	cmd.Flags().DurationVar(&o.Wait, "wait", 150*time.Second, "wait no longer for a watermark of each resource, and for the end of each signal")
 	output := outputFlag(cmd, "form of the result: text or json")

@@ -32,10 +32,10 @@ journal: {dir: `+t.TempDir()+`}
 		code exit.Code
 		text string
 	}{
-		{nil, exit.Usage, "--sink is missing: expected one of topic, plain"},
+		{nil, exit.Usage, "--sink is missing: expected one of topic, plain, bucket"},
 		{[]string{"--sink", "none"}, exit.Usage, `no sink "none" is configured`},
 		{[]string{"--sink", "hook"}, exit.Usage, "only Kafka and NATS JetStream can be read back"},
-		{[]string{"--sink", "bucket"}, exit.Usage, "a key-value bucket has no place for watermarks"},
+		{[]string{"--sink", "bucket"}, exit.Environment, "the sink bucket has no watermarks"},
 		{[]string{"--sink", "fleeting"}, exit.Usage, "mode core keeps no messages"},
 		{[]string{"--sink", "plain"}, exit.Environment, "set `watermarks: 10s` in it"},
 		{[]string{"--sink", "topic", "--bodies", "--stream-only"}, exit.Usage, "give one of them"},

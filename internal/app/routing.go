@@ -137,7 +137,7 @@ func skipUnwanted(s config.Sink, route func(*event.Change) delivery.Route) func(
 		switch {
 		case changesOnly && isFirstList(c):
 			return delivery.Route{Skip: true}
-		case c.Type == event.Watermark && (rows || !slices.Contains(c.Watermark.Sinks, s.Name)):
+		case c.Type == event.Watermark && !slices.Contains(c.Watermark.Sinks, s.Name):
 			return delivery.Route{Skip: true}
 		case !f.CanRepresent(c), rows && c.Type.IsBeside():
 			return delivery.Route{Skip: true}

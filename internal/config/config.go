@@ -120,8 +120,8 @@ type Sink struct {
 	// omitted parts; deadLetter keeps the whole change as a dead letter.
 	OnOversize string `mapstructure:"onOversize"`
 	// How often a control record of each resource marks up to which resourceVersion everything stands before it, with the
-	// number of objects and a digest: docs/watermarks.md. At least 1s; 0s: never. Not for nats.mode kv, nor for topics of Kafka
-	// with {namespace}, {name} or {type}.
+	// number of objects and a digest: docs/watermarks.md. At least 1s; 0s: never. Not for topics of Kafka with {namespace},
+	// {name} or {type}.
 	Watermarks time.Duration `json:",omitempty" mapstructure:"watermarks"`
 	// Apache Kafka and compatible brokers.
 	Kafka *kafka.Config `mapstructure:"kafka"`

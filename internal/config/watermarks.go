@@ -19,9 +19,6 @@ func validateWatermarks(rep *reporter, at string, s Sink, routes []Route) {
 		return
 	case s.Watermarks < minWatermarks:
 		rep.addProblem(at, Problem{Message: "too short, or negative", Found: s.Watermarks.String(), Expected: "at least 1s, or 0s for none"})
-	case s.NATS != nil && s.NATS.KeepsRows():
-		rep.addProblem(at, Problem{Message: "a key-value bucket has no place for watermarks", Found: s.Watermarks.String(),
-			Expected: "0s, or a stream instead of nats.mode: kv"})
 	case s.Kafka != nil:
 		for _, topic := range append([]string{s.Kafka.Topic}, routedTopicTexts(s.Name, routes)...) {
 			if name := objectPlaceholder(topic); name != "" {

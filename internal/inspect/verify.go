@@ -152,7 +152,7 @@ func chooseVerifiedSink(cfg *config.Config, name string) (config.Sink, error) {
 	case name != "":
 		return config.Sink{}, fmt.Errorf("no sink %q is configured", name)
 	case len(found) == 0:
-		return config.Sink{}, errors.New("no sink can be verified: expected one with kafka, or with nats in mode jetstream")
+		return config.Sink{}, errors.New("no sink can be verified: expected one with kafka, or with nats in mode jetstream or kv")
 	case len(found) > 1:
 		return config.Sink{}, fmt.Errorf("--sink is missing: expected one of %s", strings.Join(names, ", "))
 	}
@@ -167,9 +167,7 @@ func whyNotReadable(s config.Sink) string {
 	case s.NATS == nil:
 		return "only Kafka and NATS JetStream can be read back; add a sink of one of them"
 	case s.NATS.KeepsNothing():
-		return "nats.mode core keeps no messages; use a stream"
-	case s.NATS.KeepsRows():
-		return "a key-value bucket has no place for watermarks; add a sink with a stream, and verify that"
+		return "nats.mode core keeps no messages; use a stream or a bucket"
 	}
 	return ""
 }

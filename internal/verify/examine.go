@@ -166,6 +166,7 @@ func (e *examination) readSpans(ctx context.Context, spans []sinks.StoredSpan) e
 		e.report("reading the records of what seems to differ again")
 		r, ok := e.parser.parse(stored)
 		if !ok {
+			e.noteRemoval(stored)
 			return nil
 		}
 		if s := e.scopeOf(&r); s != nil {
@@ -173,6 +174,15 @@ func (e *examination) readSpans(ctx context.Context, spans []sinks.StoredSpan) e
 		}
 		return nil
 	})
+}
+
+// noteRemoval records that any object that is missing may have been removed behind the barrier.
+func (e *examination) noteRemoval(stored sinks.StoredRecord) {
+	for _, s := range e.scopes {
+		if stored.RemovesUnnamed && !s.isRefused() && s.barrier != nil && stored.Position >= s.barrier.stops[stored.Lane] {
+			s.removed = true
+		}
+	}
 }
 
 // hasUnresolved reports whether a suspect differs from the list, and no newer record of it was read.

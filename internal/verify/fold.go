@@ -237,10 +237,10 @@ func (v *verification) streamVersion(s *scope, key consumer.Key) (of version, tr
 	return of, truncated
 }
 
-// isSkipped reports whether an object is known to be newer than the list. A version beyond the watermark is not: what was
-// read up to there has none.
+// isSkipped reports whether an object is known to be newer than the list, or may be the one that was removed since. A
+// version beyond the watermark is not: what was read up to there has none.
 func (s *scope) isSkipped(key consumer.Key, stream version) bool {
-	return s.newer[key] || s.listedAt != "" && isAfter(stream.resourceVersion, s.listedAt) &&
+	return s.newer[key] || s.removed && !stream.exists() || s.listedAt != "" && isAfter(stream.resourceVersion, s.listedAt) &&
 		!isAfter(stream.resourceVersion, s.barrier.position)
 }
 

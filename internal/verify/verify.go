@@ -92,6 +92,7 @@ type scope struct {
 	// is not compared.
 	listedAt string
 	newer    map[consumer.Key]bool // read after listedAt, or only kept in a newer version
+	removed  bool                  // a record behind the barrier removes an object that it does not name
 
 	tries    int    // of lists at exact versions
 	stops    []bool // by lane: the copy of the barrier has passed

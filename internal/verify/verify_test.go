@@ -417,6 +417,33 @@ func TestRecordsReplacedWhileTheyAreReadAreNoDifference(t *testing.T) {
 	}
 }
 
+// TestUnnamedRemovalIsNewerThanTheWatermarkBeforeIt: what a marker without a name has removed from a bucket is not known. It
+// is missing at the next watermark.
+func TestUnnamedRemovalIsNewerThanTheWatermarkBeforeIt(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.replaces = true
+	w.changes(20)
+	w.mark()
+	var name string
+	for name = range w.now {
+		break
+	}
+	w.lanes[0] = slices.DeleteFunc(w.lanes[0], func(r stored) bool { return r.change.Name == name })
+	if r := w.verify(); r.Outcome != OutcomeDifferent || r.Missing != 1 {
+		t.Errorf("without a marker: %+v", r)
+	}
+	w.appendRecord(0, &event.Change{})
+	w.lanes[0][len(w.lanes[0])-1].value = nil
+	if r := w.verify(); r.Outcome != OutcomeEqual || r.Newer != 1 {
+		t.Errorf("with a marker behind the watermark: %+v", r)
+	}
+	w.change("another")
+	w.mark()
+	if r := w.verify(); r.Outcome != OutcomeDifferent || r.Missing != 1 {
+		t.Errorf("with a marker before the watermark: %+v", r)
+	}
+}
+
 // watermarkOf returns the sequence of a watermark: the newest ones are not compacted yet.
 func watermarkOf(c *event.Change) uint64 {
 	if c.Watermark == nil {

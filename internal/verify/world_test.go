@@ -49,7 +49,7 @@ type world struct {
 type stored struct {
 	at     int64
 	change *event.Change
-	value  []byte
+	value  []byte // nil if it removes a key, and does not name the object
 }
 
 func newWorld(t *testing.T, seed uint64, lanes int) *world {
@@ -206,7 +206,9 @@ func (w *world) ReadStored(_ context.Context, spans []sinks.StoredSpan, each fun
 		i := open[w.random.IntN(len(open))]
 		r := w.lanes[spans[i].Index][next[i]]
 		next[i]++
-		if err := each(sinks.StoredRecord{Lane: i, Position: r.at, Value: r.value, Header: func(string) string { return "" }}); err != nil {
+		if err := each(sinks.StoredRecord{
+			Lane: i, Position: r.at, Value: r.value, Header: func(string) string { return "" }, RemovesUnnamed: r.value == nil,
+		}); err != nil {
 			return err
 		}
 	}

@@ -22,6 +22,9 @@ type StoredRecord struct {
 	Position int64 // in its lane
 	Value    []byte
 	Header   func(name string) string // by the names in package format; "" if there is none
+	// RemovesUnnamed reports whether the record removes the value of a key, and does not name the object: as an operator or
+	// a repair of a bucket does.
+	RemovesUnnamed bool
 }
 
 // StoredSpan is a part of a lane: positions from From up to, and without, To.

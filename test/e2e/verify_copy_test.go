@@ -149,14 +149,8 @@ func (s *fixture) readStream(name string) rawLanes {
 		s.must(err)
 		meta, err := m.Metadata()
 		s.must(err)
-		r := rawRecord{subject: m.Subject(), value: m.Data()}
-		for key, values := range m.Headers() {
-			if strings.HasPrefix(key, "Kubecdc-") {
-				r.headers = append(r.headers, kgo.RecordHeader{Key: key, Value: []byte(values[0])})
-			}
-		}
 		if !strings.HasPrefix(m.Subject(), "kubecdc.fence.") {
-			lane = append(lane, r.identify())
+			lane = append(lane, newRawRecord(m.Subject(), m.Headers(), m.Data()))
 		}
 		if meta.Sequence.Stream >= end {
 			return rawLanes{lane}
@@ -167,13 +161,62 @@ func (s *fixture) readStream(name string) rawLanes {
 // writeStream creates a stream with these messages, whose subjects begin with its name in place of another one.
 func (s *fixture) writeStream(name, former string, lanes rawLanes, config jetstream.StreamConfig) {
 	s.t.Helper()
+	config.Name = name
+	s.writeSubjects(name, former, lanes, config)
+}
+
+// writeBucket creates a bucket with these messages, of which it keeps the newest of each key.
+func (s *fixture) writeBucket(name, former string, lanes rawLanes, config jetstream.StreamConfig) {
+	s.t.Helper()
+	config.Name, config.MaxMsgsPerSubject = "KV_"+name, 1
+	s.writeSubjects("$KV."+name, "$KV."+former, lanes, config)
+}
+
+func (s *fixture) writeSubjects(prefix, former string, lanes rawLanes, config jetstream.StreamConfig) {
+	s.t.Helper()
 	js, hangUp, err := bus.Operate(s.nats.URL())
 	s.must(err)
 	defer hangUp()
-	config.Name, config.Subjects, config.AllowDirect = name, []string{name + ".>"}, true
+	config.Subjects, config.AllowDirect = []string{prefix + ".>"}, true
 	_, err = js.CreateStream(s.t.Context(), config)
 	s.must(err)
-	s.publish(js, name, former, lanes[0])
+	s.publish(js, prefix, former, lanes[0])
+}
+
+// recordBucket records what is published to a bucket from now on: it keeps nothing of what newer values replace. published
+// ends that, after the last writer.
+func (s *fixture) recordBucket(name string) (published func() rawLanes) {
+	s.t.Helper()
+	js, hangUp, err := bus.Operate(s.nats.URL())
+	s.must(err)
+	s.t.Cleanup(hangUp)
+	arriving, err := js.Conn().SubscribeSync("$KV." + name + ".>")
+	s.must(err)
+	s.must(arriving.SetPendingLimits(-1, -1))
+	s.must(js.Conn().Flush())
+	return func() rawLanes {
+		s.must(js.Conn().Flush())
+		left, _, err := arriving.Pending()
+		s.must(err)
+		var lane []rawRecord
+		for range left {
+			m, err := arriving.NextMsgWithContext(s.t.Context())
+			s.must(err)
+			lane = append(lane, newRawRecord(m.Subject, m.Header, m.Data))
+		}
+		return rawLanes{lane}
+	}
+}
+
+// newRawRecord returns a message of NATS, with the headers that are not about the way of its publishing.
+func newRawRecord(subject string, headers nats.Header, value []byte) rawRecord {
+	r := rawRecord{subject: subject, value: value}
+	for key, values := range headers {
+		if strings.HasPrefix(key, "Kubecdc-") || key == "KV-Operation" {
+			r.headers = append(r.headers, kgo.RecordHeader{Key: key, Value: []byte(values[0])})
+		}
+	}
+	return r.identify()
 }
 
 // publish publishes messages to subjects that begin with a name in place of another one.

@@ -28,9 +28,9 @@ var compacted = map[string]string{
 	"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1000",
 }
 
-// TestVerifyRepairsWhatDiffers writes both buses anew with one record each deleted, altered, repeated, swapped and invented.
-// A repair under load names every one of these objects, emits them again, and finds nothing that differs afterwards; and so
-// does the next verification.
+// TestVerifyRepairsWhatDiffers writes all destinations anew with one record each deleted, altered, repeated, swapped and
+// invented. A repair under load names every one of these objects, emits them again, and finds nothing that differs
+// afterwards; and so does the next verification.
 func TestVerifyRepairsWhatDiffers(t *testing.T) {
 	servers(t)
 	for _, form := range []string{"json", "upsert", "debezium"} {
@@ -42,15 +42,16 @@ func TestVerifyRepairsWhatDiffers(t *testing.T) {
 
 func checkRepair(t *testing.T, form string, replaces bool) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) { given.Format = form })
+	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) { given.Format = form })
+	published := s.recordBucket(s.name)
 	s.must(s.run(workload.Plan{Objects: 20}, kinds).Wait())
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.run(workload.Plan{Objects: 60, Updates: 3}, kinds).Wait())
 	s.awaitTopics(kinds)
 	s.awaitVerified(workload.ConfigMaps)
 	s.must(s.exporter.Stop())
-	topic, stream := s.readTopic(s.name+".configmaps"), s.readStream(s.name)
-	changed := map[string][]string{"kafka": manipulateAll(topic), "nats": manipulateAll(stream)}
+	topic, stream, bucket := s.readTopic(s.name+".configmaps"), s.readStream(s.name), published()
+	changed := map[string][]string{"kafka": manipulateAll(topic), "nats": manipulateAll(stream), "kv": manipulateAll(bucket)}
 	var configs map[string]string
 	if replaces {
 		configs = compacted
@@ -59,6 +60,7 @@ func checkRepair(t *testing.T, form string, replaces bool) {
 	if s.rewriteStream(stream[0]); replaces {
 		s.keepNewest()
 	}
+	s.rewriteBucket(bucket[0])
 	s.must(s.exporter.Start(t.Context()))
 	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: verifyRate}, kinds)
 	for _, sink := range verifiedSinks {
@@ -151,6 +153,15 @@ func (s *fixture) rewriteStream(lane []rawRecord) {
 	s.publish(js, s.name, s.name, lane[1:])
 }
 
+// rewriteBucket replaces the values of the bucket.
+func (s *fixture) rewriteBucket(lane []rawRecord) {
+	s.t.Helper()
+	js, stream, hangUp := s.openStream("KV_" + s.name)
+	defer hangUp()
+	s.must(stream.Purge(s.t.Context()))
+	s.publish(js, "$KV."+s.name, "$KV."+s.name, lane)
+}
+
 // deleteMessage deletes a message unless it is gone.
 func (s *fixture) deleteMessage(stream jetstream.Stream, seq uint64) {
 	s.t.Helper()
@@ -164,7 +175,7 @@ func (s *fixture) deleteMessage(stream jetstream.Stream, seq uint64) {
 // differs, and that nothing was repaired.
 func TestARepairSurvivesKills(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newFixture(t, kinds, watermarkSettings)
+	s := newFixture(t, kinds, verifiedSettings)
 	s.must(s.run(workload.Plan{Objects: 2 * repairedObjects}, kinds).Wait()) // every second is deleted
 	s.must(s.exporter.Start(t.Context()))
 	s.awaitTopics(kinds)
@@ -175,7 +186,8 @@ func TestARepairSurvivesKills(t *testing.T) {
 		topic[i] = slices.DeleteFunc(topic[i], func(r rawRecord) bool { return strings.HasPrefix(r.stored.Key, s.name+"/load-1") })
 	}
 	s.rewriteTopic(s.name+".configmaps", topic, nil)
-	s.deleteMessagesOf("load-1")
+	s.purgeMessagesOf(s.name, "load-1")
+	s.purgeMessagesOf("KV_"+s.name, "load-1")
 	s.must(s.exporter.Start(t.Context()))
 	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: verifyRate}, kinds)
 	for _, sink := range verifiedSinks {
@@ -201,7 +213,7 @@ func TestARepairSurvivesKills(t *testing.T) {
 	}
 	load.Stop()
 	s.must(s.exporter.Stop())
-	s.deleteMessagesOf("the-last")
+	s.purgeMessagesOf(s.name, "the-last")
 	code, v, stderr := s.verify(s.exporter.Config(), "nats", "--repair", "--wait", "1s")
 	if code != 3 || v.Outcome != "different" || v.Repair == nil || !strings.Contains(v.Repair.Reason, "no exporter answers at") {
 		t.Errorf("without an exporter: exit code %d, %s, %+v\n%s\n%s", code, v.Outcome, v.Repair, v.reasons(), stderr)
@@ -233,23 +245,16 @@ func (s *fixture) killDuringSignals(running *verifyRun) (kills int) {
 	}
 }
 
-// deleteMessagesOf deletes the messages of the stream about objects whose names begin in this way.
-func (s *fixture) deleteMessagesOf(prefix string) {
+// purgeMessagesOf purges the messages of a stream about objects whose names begin in this way.
+func (s *fixture) purgeMessagesOf(name, prefix string) {
 	s.t.Helper()
-	_, stream, hangUp := s.openStream(s.name)
+	_, stream, hangUp := s.openStream(name)
 	defer hangUp()
-	consumer, err := stream.OrderedConsumer(s.t.Context(), jetstream.OrderedConsumerConfig{})
+	info, err := stream.Info(s.t.Context(), jetstream.WithSubjectFilter(">"))
 	s.must(err)
-	for end := stream.CachedInfo().State.LastSeq; ; {
-		m, err := consumer.Next()
-		s.must(err)
-		meta, err := m.Metadata()
-		s.must(err)
-		if strings.Contains(m.Subject(), "."+prefix) {
-			s.deleteMessage(stream, meta.Sequence.Stream)
-		}
-		if meta.Sequence.Stream >= end {
-			return
+	for subject := range info.State.Subjects {
+		if strings.Contains(subject, "."+prefix) {
+			s.must(stream.Purge(s.t.Context(), jetstream.WithPurgeSubject(subject)))
 		}
 	}
 }

@@ -139,7 +139,13 @@ func (s *fixture) mustVerify(config, sink string, flags ...string) (objects int)
 	return objects
 }
 
-var verifiedSinks = []string{"kafka", "nats"}
+var verifiedSinks = []string{"kafka", "nats", "kv"}
+
+// verifiedSettings add a bucket to both buses, and watermarks to all three.
+func verifiedSettings(s *exporter.Settings) {
+	watermarkSettings(s)
+	s.Bucket = s.Stream
+}
 
 // fillCluster creates objects that stay.
 func (s *fixture) fillCluster(kinds []workload.Kind) (objects int) {
@@ -149,11 +155,11 @@ func (s *fixture) fillCluster(kinds []workload.Kind) (objects int) {
 	return objects
 }
 
-// TestVerifyFindsNoFalseDifference verifies both buses under load: several times, right after a kill, while rules are
+// TestVerifyFindsNoFalseDifference verifies all sinks under load: several times, right after a kill, while rules are
 // edited, and with contents.
 func TestVerifyFindsNoFalseDifference(t *testing.T) {
 	runs := sizeOf(t, "KUBECDC_E2E_VERIFY_RUNS", verifyRuns)
-	w := newWatermarkRun(t, newFixture(t, watermarkKinds, watermarkSettings))
+	w := newWatermarkRun(t, newFixture(t, watermarkKinds, verifiedSettings))
 	objects := w.fillCluster(watermarkKinds)
 	w.must(w.exporter.Start(t.Context()))
 	w.awaitTopics(watermarkKinds)
@@ -193,7 +199,7 @@ func TestVerifyFindsNoFalseDifference(t *testing.T) {
 // TestVerifyFindsNoFalseDifferenceAfterFailover takes the active exporter away, with its journal, while it delivers: what
 // the lanes hold beyond the state is newer than the positions that the next one begins at.
 func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
-	p := newPair(t, watermarkKinds, "kafka", watermarkSettings)
+	p := newPair(t, watermarkKinds, "kafka", verifiedSettings)
 	p.start()
 	p.awaitTopics(watermarkKinds)
 	load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: verifyRate}, watermarkKinds)
@@ -213,11 +219,12 @@ func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
 	}
 }
 
-// TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced verifies a topic that is compacted all the time, and a stream that
-// keeps one message of each subject, under load: objects whose records are gone by now are counted, and no difference.
+// TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced verifies a topic that is compacted all the time, a stream that
+// keeps one message of each subject, and a bucket, under load: objects whose records are gone by now are counted, and no
+// difference.
 func TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) {
+	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) {
 		given.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": 3, "configs": []map[string]any{
 			{"name": "cleanup.policy", "value": "compact"}, {"name": "segment.ms", "value": "500"},
 			{"name": "min.cleanable.dirty.ratio", "value": "0.01"}, {"name": "max.compaction.lag.ms", "value": "1000"},
@@ -243,7 +250,7 @@ func TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced(t *testing.T) {
 	load.Stop()
 }
 
-// manipulation changes one thing in the records of a topic or stream.
+// manipulation changes one thing in the records of a topic, a stream or a bucket.
 type manipulation struct {
 	name string
 	// change returns what the verification must find, by native records and by rows, and the object.
@@ -372,8 +379,8 @@ var manipulations = []manipulation{
 	}},
 }
 
-// TestVerifyFindsEveryManipulation copies what both buses hold, with one thing changed each time: the difference is found,
-// by the right word, and nothing else.
+// TestVerifyFindsEveryManipulation copies what all sinks have delivered, with one thing changed each time: the difference is
+// found, by the right word, and nothing else. A bucket keeps the newest value of each key, and so shows no order.
 func TestVerifyFindsEveryManipulation(t *testing.T) {
 	servers(t)
 	for _, form := range []string{"json", "cloudevents-structured", "upsert", "debezium"} {
@@ -425,39 +432,42 @@ func (s *fixture) awaitVerified(kind workload.Kind) {
 func checkManipulations(t *testing.T, form string) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	var settings exporter.Settings
-	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) {
+	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) {
 		given.Format = form
 		settings = *given
 	})
+	published := s.recordBucket(s.name)
 	s.must(s.run(workload.Plan{Objects: 20}, kinds).Wait())
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.run(workload.Plan{Objects: 40, Updates: 3}, kinds).Wait())
 	s.awaitTopics(kinds)
 	s.awaitVerified(workload.ConfigMaps)
 	s.must(s.exporter.Stop())
-	topic, stream := s.readTopic(s.name+".configmaps"), s.readStream(s.name)
+	originals := map[string]rawLanes{"kafka": s.readTopic(s.name + ".configmaps"), "nats": s.readStream(s.name), "kv": published()}
 	for i, m := range append([]manipulation{{name: "nothing"}}, manipulations...) {
 		settings.Dir = t.TempDir()
-		settings.TopicPrefix, settings.Stream = fmt.Sprintf("%s-copy%d", s.name, i), fmt.Sprintf("%s-copy%d", s.name, i)
+		name := fmt.Sprintf("%s-copy%d", s.name, i)
+		settings.TopicPrefix, settings.Stream, settings.Bucket = name, name, name
 		copied, err := exporter.New(s.program, settings)
 		s.must(err)
 		for _, sink := range verifiedSinks {
-			lanes := topic.clone()
-			if sink == "nats" {
-				lanes = stream.clone()
-			}
+			lanes := originals[sink].clone()
 			want := verifiedDifference{}
 			if m.change != nil {
 				object, kind, rowKind := m.change(lanes)
-				if want.Kind = kind; form == "upsert" || form == "debezium" {
+				want.Kind = kind
+				if form == "upsert" || form == "debezium" || sink == "kv" && kind != "malformed" {
 					want.Kind = rowKind
 				}
 				want.Namespace, want.Name, _ = strings.Cut(object, "/")
 			}
-			if sink == "nats" {
-				s.writeStream(settings.Stream, s.name, lanes, jetstream.StreamConfig{})
-			} else {
-				s.writeTopic(settings.TopicPrefix+".configmaps", lanes)
+			switch sink {
+			case "kafka":
+				s.writeTopic(name+".configmaps", lanes)
+			case "nats":
+				s.writeStream(name, s.name, lanes, jetstream.StreamConfig{})
+			case "kv":
+				s.writeBucket(name, s.name, lanes, jetstream.StreamConfig{})
 			}
 			var flags []string
 			if m.bodies {
@@ -502,7 +512,7 @@ func (s *fixture) checkManipulation(what string, want verifiedDifference, code i
 // metadata are read, and resources that routes send elsewhere.
 func TestVerifyComparesWhatTheRulesShape(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Services, workload.Widgets}
-	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) {
+	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) {
 		given.Redaction = map[string]any{"key": "q8Zt1vLw0cXe7RmYb3NdUk5G"}
 		given.Resources = []map[string]any{
 			{"select": []string{"configmaps"}, "redact": "hmac", "redactPaths": []string{"data.step"}, "before": "full", "changed": "paths"},
@@ -512,7 +522,8 @@ func TestVerifyComparesWhatTheRulesShape(t *testing.T) {
 		}
 		given.Routes = []map[string]any{
 			{"select": []string{"services"}, "to": []map[string]any{
-				{"sink": "kafka", "topic": given.TopicPrefix + ".elsewhere"}, {"sink": "nats", "topic": given.Stream + ".elsewhere.{namespace}.{name}.x"}}},
+				{"sink": "kafka", "topic": given.TopicPrefix + ".elsewhere"}, {"sink": "kv"},
+				{"sink": "nats", "topic": given.Stream + ".elsewhere.{namespace}.{name}.x"}}},
 			{"select": []string{"widgets." + workload.WidgetGroup}, "to": []map[string]any{{"sink": "nats"}}},
 		}
 	})
@@ -521,7 +532,7 @@ func TestVerifyComparesWhatTheRulesShape(t *testing.T) {
 	s.must(s.run(workload.Plan{Objects: 80, Updates: 2}, kinds).Wait())
 	s.awaitTopics(kinds[:2])
 	s.awaitVerified(workload.ConfigMaps)
-	for sink, want := range map[string]int{"kafka": 3, "nats": 4} {
+	for sink, want := range map[string]int{"kafka": 3, "nats": 4, "kv": 3} {
 		code, v, stderr := s.verify(s.exporter.Config(), sink, "--bodies")
 		if code != 0 || len(v.Resources) != want {
 			t.Errorf("%s: exit code %d, %d resources\n%s\n%s%s", sink, code, len(v.Resources), v.reasons(), first(v.differences()), stderr)
@@ -539,7 +550,8 @@ func TestVerifyComparesWhatTheRulesShape(t *testing.T) {
 func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	var settings exporter.Settings
-	s := newFixture(t, kinds, watermarkSettings, func(given *exporter.Settings) { settings = *given })
+	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) { settings = *given })
+	published := s.recordBucket(s.name)
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.run(workload.Plan{Objects: 40, Updates: 3}, kinds).Wait())
 	s.awaitTopics(kinds)
@@ -573,12 +585,13 @@ func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
 	notVerified("of another selection", configure(func(o *exporter.Settings) { o.Rule = map[string]any{"labelSelector": "app=none"} }),
 		"is of another selection of the resource", "--wait", "1s")
 
-	lanes := s.readTopic(s.name + ".configmaps")
-	stream := s.readStream(s.name)
-	cut := configure(func(o *exporter.Settings) { o.TopicPrefix, o.Stream = s.name+"-cut", s.name+"-cut" })
-	s.writeTopic(s.name+"-cut.configmaps", lanes)
-	s.deleteFirstRecords(s.name+"-cut.configmaps", len(lanes))
-	s.writeStream(s.name+"-cut", s.name, stream, jetstream.StreamConfig{MaxMsgs: int64(len(stream[0]) - 5)})
+	lanes, stream, bucket := s.readTopic(s.name+".configmaps"), s.readStream(s.name), published()
+	name := s.name + "-cut"
+	cut := configure(func(o *exporter.Settings) { o.TopicPrefix, o.Stream, o.Bucket = name, name, name })
+	s.writeTopic(name+".configmaps", lanes)
+	s.deleteFirstRecords(name+".configmaps", len(lanes))
+	s.writeStream(name, s.name, stream, jetstream.StreamConfig{MaxMsgs: int64(len(stream[0]) - 5)})
+	s.writeBucket(name, s.name, bucket, jetstream.StreamConfig{MaxMsgs: 10})
 	notVerified("without the beginning", cut, "are gone, and no whole snapshot of the resource is behind them")
 
 	s.must(s.exporter.Stop())

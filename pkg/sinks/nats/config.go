@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
@@ -198,6 +199,22 @@ func (c Config) fencePrefix() string {
 func (c Config) fenceSubject(claim sinks.Claim) string {
 	subject := append(AppendToken([]byte(c.fencePrefix()), cmp.Or(claim.Group, "-")), '.')
 	return string(AppendToken(subject, cmp.Or(claim.Sink, "-")))
+}
+
+// watermarkPrefix begins the keys of watermarks in a bucket.
+const watermarkPrefix = "kubecdc.watermark."
+
+// appendWatermarkSubject appends the subject of a watermark in a bucket: one key for each scope of each cluster. The key has
+// three tokens, and keys of objects have four and more, see checkDistinctSubjects.
+func (c Config) appendWatermarkSubject(dst []byte, w *event.Change) []byte {
+	dst = append(append(append(append(dst, bucketSubject...), c.Bucket...), '.'), watermarkPrefix...)
+	dst = append(AppendToken(dst, cmp.Or(w.Cluster, sinks.EmptyValue)), '/')
+	dst = append(AppendToken(dst, cmp.Or(w.Resource.Group, "core")), '/')
+	dst = AppendToken(dst, w.Resource.Resource)
+	if w.Namespace == "" {
+		return dst
+	}
+	return AppendToken(append(dst, '/'), w.Namespace)
 }
 
 // streamClient returns a client of the stream that keeps the changes.

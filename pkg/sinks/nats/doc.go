@@ -10,8 +10,10 @@
 //
 // All objects share one lane, until the server refuses a subject (lanes.go).
 //
-// In mode kv the stream is the one behind a key-value bucket, and a deleted object becomes the purge marker of its key. In
-// mode core there is no stream: a batch counts when the server has read it, with or without a subscriber.
+// In mode kv the stream is the one behind a key-value bucket, and a deleted object becomes the purge marker of its key. Each
+// watermark replaces the one before it, under a key that no object can have; other control records are left out.
+//
+// In mode core there is no stream: a batch counts when the server has read it, with or without a subscriber.
 //
 // # Failover
 //

@@ -56,6 +56,9 @@ func (e *encoder) encodeChange(msg *message, m sinks.Message) *[]byte {
 	if e.cfg.Mode != modeKV || !msg.setPurgeMarker(c, e.features.acceptsTTL.Load()) {
 		msg.Data = e.format.AppendValue(msg.Data, c)
 	}
+	if e.cfg.Mode == modeKV && c.Type == event.Watermark && len(msg.Data) == 0 { // clients of buckets see no headers
+		msg.Data = format.AppendJSON(msg.Data, c)
+	}
 	return buffer
 }
 
@@ -67,8 +70,12 @@ func (e *encoder) releaseBuffer(msg *message, buffer *[]byte) {
 	msg.Data = nil
 }
 
-// appendSubject appends the subject of a message: from its route, or from the sink's template.
+// appendSubject appends the subject of a message: from its route, or from the sink's template. A watermark has a key of its
+// own in a bucket.
 func (e *encoder) appendSubject(dst []byte, m sinks.Message) []byte {
+	if e.cfg.Mode == modeKV && m.Change.Type == event.Watermark {
+		return e.cfg.appendWatermarkSubject(dst, m.Change)
+	}
 	subject := e.subject
 	if m.Topic != nil {
 		subject = m.Topic
@@ -79,9 +86,9 @@ func (e *encoder) appendSubject(dst []byte, m sinks.Message) []byte {
 // subjectOf returns the subject of a message.
 func (e *encoder) subjectOf(m sinks.Message) string { return string(e.appendSubject(nil, m)) }
 
-// omitsChange reports whether the destination cannot hold a change: a control record in a bucket.
+// omitsChange reports whether the destination cannot hold a change: a control record in a bucket, other than a watermark.
 func (e *encoder) omitsChange(c *event.Change) bool {
-	return e.cfg.Mode == modeKV && c.Type.IsControl()
+	return e.cfg.Mode == modeKV && c.Type.IsControl() && c.Type != event.Watermark
 }
 
 // newMessage returns a message for the changes of one Publish, which fill it one after the other.
@@ -108,22 +115,28 @@ type message struct {
 }
 
 func newMessage(cfg Config, f format.Format) *message {
-	m := &message{format: f, Msg: &nats.Msg{Header: nats.Header{}}, repeatPayload: cfg.Headers || f == format.Upsert}
+	m := &message{
+		format: f, Msg: &nats.Msg{Header: nats.Header{}}, repeatPayload: cfg.Headers || f == format.Upsert,
+		nativeHeaders: map[string][]string{},
+	}
 	if cfg.Headers || f == format.CloudEvents || f == format.CloudEventsStructured {
 		m.Header[headerContentType] = []string{f.ContentType()}
+	}
+	for _, name := range []string{headerID, headerType, headerCluster, headerResource, headerKey, headerResourceVersion} {
+		m.nativeHeaders[name] = []string{""}
 	}
 	switch f {
 	case format.CloudEvents:
 		m.Header["ce-datacontenttype"] = []string{f.ContentType()}
-		m.setFormatHeaders = newAttributes(m.Header).setAttributes
+		attributes := newAttributes(m.Header)
+		m.setFormatHeaders = func(c *event.Change) {
+			attributes.setAttributes(c)
+			m.setNativeHeaders(c, false)
+		}
 	case format.CloudEventsStructured:
 		// Readers take a message with attributes in its headers for binary mode, so structured mode has none.
-		m.setFormatHeaders = func(*event.Change) {}
+		m.setFormatHeaders = func(c *event.Change) { m.setNativeHeaders(c, false) }
 	default:
-		m.nativeHeaders = map[string][]string{}
-		for _, name := range []string{headerID, headerType, headerCluster, headerResource, headerKey, headerResourceVersion} {
-			m.nativeHeaders[name] = []string{""}
-		}
 		m.setFormatHeaders = func(c *event.Change) { m.setNativeHeaders(c, m.repeatPayload) }
 	}
 	return m
@@ -248,9 +261,7 @@ func (m *message) setPurgeMarker(c *event.Change, expires bool) (marked bool) {
 		delete(m.Header, nats.MsgTTLHdr)
 		return false
 	}
-	if m.nativeHeaders != nil { // a marker has no payload, so the headers identify the change
-		m.setNativeHeaders(c, true)
-	}
+	m.setNativeHeaders(c, true) // a marker has no payload, so the headers identify the change
 	m.Header[headerOperation] = []string{operationPurge}
 	m.Header[nats.MsgRollup] = []string{nats.MsgRollupSubject}
 	if expires {

@@ -91,6 +91,57 @@ func TestABucketHoldsTheCurrentState(t *testing.T) {
 	}
 }
 
+// TestABucketHoldsTheNewestWatermarkOfEachScope under a key that no object has, as a value that clients of buckets can read,
+// whatever the format is; the marker of a deleted object names it in each.
+func TestABucketHoldsTheNewestWatermarkOfEachScope(t *testing.T) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	for _, f := range format.All() {
+		cfg := bucketConfig(server.URL())
+		cfg.Bucket, cfg.Create.MaxBytes = f.String(), 1<<30
+		s, err := New(cfg, f, discardLog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		mark := func(namespace string, sequence uint64) *event.Change {
+			return &event.Change{
+				Type: event.Watermark, Cluster: "a.b", Resource: event.Resource{Group: "apps", Resource: "deployments"}, Namespace: namespace,
+				ResourceVersion: fmt.Sprint(sequence), Watermark: &event.WatermarkInfo{Epoch: "E", Sequence: sequence, Lanes: 1},
+			}
+		}
+		gone := newPod("old", 3)
+		gone.Type, gone.After = event.Deleted, nil
+		changes := []*event.Change{newPod("old", 1), newPod("web", 2), mark("", 1), gone, mark("shop", 2), mark("", 3)}
+		mustPublish(t, s, changes...)
+		kv, err := js.KeyValue(t.Context(), cfg.Bucket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, err := kv.Keys(t.Context())
+		want := []string{"core.pods.shop.web", "kubecdc.watermark.a=2Eb/apps/deployments", "kubecdc.watermark.a=2Eb/apps/deployments/shop"}
+		slices.Sort(keys)
+		if err != nil || !slices.Equal(keys, want) {
+			t.Fatalf("%v: keys %q, %v", f, keys, err)
+		}
+		entry, err := kv.Get(t.Context(), want[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ours := format.ReadStored(entry.Value(), func(string) string { return "" }); !ours || got.ID != changes[5].ID() {
+			t.Errorf("%v: %s", f, entry.Value())
+		}
+		ids, lane := readStoredIDs(t, cfg, 0, 0)
+		if !slices.Equal(ids, []string{changes[1].ID(), gone.ID(), changes[4].ID(), changes[5].ID()}) || !lane.Replaces || lane.Truncated {
+			t.Errorf("%v: %q in %+v", f, ids, lane)
+		}
+	}
+}
+
 func TestAMarkerExpiresWhereTheBucketTakesThat(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())

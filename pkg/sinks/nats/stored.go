@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
@@ -28,7 +30,8 @@ func OpenStoredReader(cfg Config) (*StoredReader, error) {
 	return &StoredReader{cfg: cfg, connector: connector{cfg: cfg}}, nil
 }
 
-// StoredLanes implements [sinks.StoredReader]. A stream is one lane, whatever the target is.
+// StoredLanes implements [sinks.StoredReader]. A stream is one lane, whatever the target is; so is a bucket, in which newer
+// records always replace older ones.
 func (r *StoredReader) StoredLanes(ctx context.Context, _ string) ([]sinks.StoredLane, error) {
 	found, _, err := r.findStream(ctx)
 	if err != nil {
@@ -36,7 +39,7 @@ func (r *StoredReader) StoredLanes(ctx context.Context, _ string) ([]sinks.Store
 	}
 	c := found.Config
 	replaces := c.MaxMsgsPerSubject > 0
-	limited := c.MaxAge > 0 || c.MaxMsgs > 0 || c.MaxBytes > 0
+	limited := c.MaxAge > 0 || c.Discard == jetstream.DiscardOld && (c.MaxMsgs > 0 || c.MaxBytes > 0)
 	return []sinks.StoredLane{{
 		Target: r.cfg.Stream, Count: 1, First: int64(found.State.FirstSeq), End: int64(found.State.LastSeq) + 1,
 		Replaces: replaces, Truncated: found.State.FirstSeq > 1 && (!replaces || limited),
@@ -67,7 +70,10 @@ func (r *StoredReader) ReadStored(ctx context.Context, spans []sinks.StoredSpan,
 			if strings.HasPrefix(m.Subject, r.cfg.fencePrefix()) {
 				return nil
 			}
-			return each(sinks.StoredRecord{Lane: i, Position: int64(m.Sequence), Value: m.Data, Header: factHeader(m)})
+			return each(sinks.StoredRecord{
+				Lane: i, Position: int64(m.Sequence), Value: m.Data, Header: factHeader(m),
+				RemovesUnnamed: m.Header(headerOperation) != "" && m.Header(headerID) == "",
+			})
 		})
 		if err != nil {
 			return err

@@ -29,6 +29,7 @@ type Settings struct {
 	TopicPrefix  string // topics are PREFIX.RESOURCE
 	NATSURL      string
 	Stream       string // and the first token of the subjects
+	Bucket       string // of NATS, which a third sink, "kv", fills; "" is no such sink
 
 	Rule      mapping // further keys of the one rule
 	Redaction mapping // the section of that name
@@ -115,6 +116,12 @@ func (s Settings) sinks() []mapping {
 	}
 	maps.Copy(toNATS, s.NATS)
 	all := []mapping{{"name": "kafka", "kafka": toKafka}, {"name": "nats", "nats": toNATS}}
+	if s.Bucket != "" {
+		all = append(all, mapping{"name": "kv", "nats": mapping{
+			"url": s.NATSURL, "mode": "kv", "bucket": s.Bucket, "subject": "{group}.{resource}.{namespace}.{name}",
+			"create": mapping{"enabled": true}, "headers": true,
+		}})
+	}
 	if s.DeadLetters != nil {
 		all[1]["deadLetters"] = s.DeadLetters
 	}
