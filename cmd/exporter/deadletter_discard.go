@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubecdc/kubecdc/internal/inspect"
+	"github.com/kubecdc/kubecdc/internal/signals"
 )
 
 func deadletterDiscardCommand() *cobra.Command {
@@ -24,11 +25,12 @@ writable. While an exporter runs on it this ends with exit code 3.`,
 		if err != nil {
 			return err
 		}
-		dir, _, err := place.resolveDirAndSinks()
+		dir, configured, err := place.resolveDirAndSinks()
 		if err != nil {
 			return err
 		}
-		return inspect.DiscardDeadLetters(dir, *sink, offsets, cmd.OutOrStdout())
+		r := signals.Request{Kind: signals.DiscardDeadLetters, Sink: *sink, Offsets: offsets}
+		return inspect.TreatDeadLetters(cmd.Context(), dir, configured, r, cmd.OutOrStdout())
 	}
 	return cmd
 }

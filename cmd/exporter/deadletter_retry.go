@@ -1,34 +1,36 @@
 package main
 
 import (
-	"context"
-	"time"
+	"errors"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/inspect"
+	"github.com/kubecdc/kubecdc/internal/signals"
 )
 
 func deadletterRetryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry (OFFSET... | --all) --sink NAME --config FILE",
 		Short: "Deliver dead letters of a sink once more, unless a newer change of the object followed",
-		Long: `Deliver dead letters of a sink of a stopped exporter once more: those at the offsets
-named, or all of them. Those that the destination accepts are dead letters no more.
+		Long: `Deliver dead letters of a sink of a stopped exporter once more, when it is started
+again: those at the offsets named, or all of them. They get a place behind everything
+that waits for the sink, and are dead letters no more; what is rejected again becomes a
+dead letter again.
 
 Only the last dead letter of an object is sent. If a newer change of the object has
 followed, it stays: an older change must not follow a newer one. Changes with a body
-that could not be redacted and control records stay too. Discard those.
+that could not be redacted and control records stay too. The answer says how many.
+Discard those.
 
-Exit code 1 means that some of them are still dead letters; each is listed with its
-reason. The journal must be writable. While an exporter runs on it this ends with
-exit code 3.`,
+The journal must be writable. While an exporter runs on it, and with a replicated
+state, this ends with exit code 3; exporter signal deadletters does the same there.`,
 		Args: cobra.ArbitraryArgs,
 	}
 	path, sink := configFlag(cmd), sinkFlag(cmd)
 	all := cmd.Flags().Bool("all", false, "retry all dead letters of the sink")
-	timeout := cmd.Flags().Duration("timeout", time.Minute, "how long to try to reach the destination")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		offsets, err := parseOffsets(args, *all)
 		if err != nil {
@@ -38,9 +40,16 @@ exit code 3.`,
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
-		defer cancel()
-		return inspect.RetryDeadLetters(ctx, cfg, *sink, offsets, cmd.OutOrStdout())
+		if cfg.State.Sink != "" {
+			return exit.With(exit.Environment, errors.New("with a replicated state another exporter may have taken over since, and this journal's "+
+				"next start would drop what is retried in it; start the exporter, and once it is active use exporter signal deadletters retry"))
+		}
+		var configured []string
+		for _, s := range cfg.Sinks {
+			configured = append(configured, s.Name)
+		}
+		r := signals.Request{Kind: signals.RetryDeadLetters, Sink: *sink, Offsets: offsets}
+		return inspect.TreatDeadLetters(cmd.Context(), cfg.Journal.Dir, configured, r, cmd.OutOrStdout())
 	}
 	return cmd
 }

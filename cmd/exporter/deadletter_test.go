@@ -55,9 +55,9 @@ func TestDiscardedDeadLettersAreGoneAndNothingElseIs(t *testing.T) {
 	writeJournal(t, dir)
 	dump, _ := read(t, dir, "journal", "dump", "--dir", dir)
 	for _, step := range []struct{ discard, says, left string }{
-		{"3", "discarded 1 dead letters of sink bus\n", "2"},
-		{"--all", "discarded 1 dead letters of sink bus\n", ""},
-		{"--all", "discarded 0 dead letters of sink bus\n", ""},
+		{"3", "deadletters.discard of sink bus: done: 1 discarded\n", "2"},
+		{"--all", "deadletters.discard of sink bus: done: 1 discarded\n", ""},
+		{"--all", "deadletters.discard of sink bus: nothing: the sink has no dead letters\n", ""},
 	} {
 		code, stdout, stderr := try(t, "deadletter", "discard", step.discard, "--sink", "bus", "--dir", dir)
 		if code != exit.OK || stdout != step.says {

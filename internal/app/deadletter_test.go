@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -207,8 +208,8 @@ func TestFullDeadLettersBlockOnlyTheirLane(t *testing.T) {
 		t.Errorf("%v does not say what to do", err)
 	}
 	stop()
-	if n, err := journal.DiscardDeadLetters(dir, "a", nil); err != nil || n == 0 || n > changes/6 {
-		t.Fatalf("%d of %d discarded, %v", n, changes/2, err)
+	if s, err := TreatDeadLetters(t.Context(), dir, signals.Request{Kind: signals.DiscardDeadLetters, Sink: "a"}, nil); err != nil || s.Count == 0 || s.Count > changes/6 {
+		t.Fatalf("%d of %d discarded, %v", s.Count, changes/2, err)
 	}
 	pipeline, stop = run() // goes on with the rest
 	waitUntil(t, "more dead letters", func() bool { return pipeline.Stats().DeadLetters > 0 })

@@ -7,30 +7,17 @@ import (
 	"log/slog"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/internal/delivery"
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// ErrNotRouted is returned for a change that the configured routes do not send to the sink.
-var ErrNotRouted = errors.New("no route leads to this sink any more")
-
-// Destination is a configured sink without a pipeline, for single changes while no exporter runs. It is not safe for
-// concurrent use.
-type Destination struct {
-	sink  *configuredSink
-	route func(*event.Change) delivery.Route // nil: to the sink's own topic
-}
+// Destination is a configured sink without a pipeline, to see whether it can be reached. It is not safe for concurrent use.
+type Destination struct{ sink *configuredSink }
 
 // OpenDestination makes the configured sink with a name, without the state of an earlier process. It opens no connection.
 // The caller closes it.
 func OpenDestination(cfg *config.Config, name string) (*Destination, error) {
 	setRoutedTopics(cfg)
-	routes, err := newRouting(cfg)
-	if err != nil {
-		return nil, err
-	}
 	s, err := sinkConfigByName(cfg, name)
 	if err != nil {
 		return nil, err
@@ -39,20 +26,7 @@ func OpenDestination(cfg *config.Config, name string) (*Destination, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", name, err)
 	}
-	return &Destination{sink, routes.routeFor(name)}, restoreWithoutState(sink.sink)
-}
-
-// Publish publishes a change once, truncated if it is too large. It returns the errors of [sinks.Sink], and [ErrNotRouted].
-func (d *Destination) Publish(ctx context.Context, offset uint64, c *event.Change) error {
-	m := sinks.Message{Offset: offset, Change: c}
-	if d.route != nil {
-		to := d.route(c)
-		if to.Skip {
-			return ErrNotRouted
-		}
-		m.Topic = to.Topic
-	}
-	return publishTruncated(ctx, d.sink.sink, m)
+	return &Destination{sink}, restoreWithoutState(sink.sink)
 }
 
 // Ping checks that the destination can be reached, which may take until ctx ends. supported is false if the sink has no

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -267,24 +265,10 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 		return fmt.Sprintf("this exporter knows no signal %q", r.Kind)
 	case r.For < 0:
 		return "the duration of a pause is negative"
-	case isLetters && (isConfigured || r.Kind == signals.DiscardDeadLetters):
-		return c.missingLetter(r)
+	case isLetters:
+		return refusalOfLetters(c.journal, r, names)
 	case !isConfigured && (!isPaused || r.Kind == signals.Snapshot || r.Kind == signals.Replay):
-		return fmt.Sprintf("no sink %q is configured; there are: %s", r.Sink, strings.Join(names, ", "))
-	}
-	return ""
-}
-
-// missingLetter returns which of the dead letters of a request do not exist; "" if all do.
-func (c *signalControl) missingLetter(r signals.Request) string {
-	stored, err := c.journal.DeadLetterOffsets(r.Sink)
-	if err != nil {
-		return err.Error()
-	}
-	for _, offset := range r.Offsets {
-		if _, found := slices.BinarySearch(stored, offset); !found {
-			return fmt.Sprintf("sink %q has no dead letter at offset %d", r.Sink, offset)
-		}
+		return describeNotConfigured(r.Sink, names)
 	}
 	return ""
 }
@@ -292,41 +276,14 @@ func (c *signalControl) missingLetter(r signals.Request) string {
 // treatDeadLetters retries or discards dead letters. What a signal has done when the process ends is durable, and the rest
 // is still there: endInterrupted then ends it.
 func (c *signalControl) treatDeadLetters(ctx context.Context, s signals.Signal, offsets []uint64) (signals.Signal, error) {
-	var err error
-	if offsets == nil {
-		if offsets, err = c.journal.DeadLetterOffsets(s.Sink); err != nil {
-			return s, err
-		}
-	}
-	if len(offsets) == 0 {
-		s = s.End(signals.Nothing, time.Now(), 0, "the sink has no dead letters")
-		return s, c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) })
-	}
 	c.setWorking(s.ID, true)
 	defer c.setWorking(s.ID, false)
 	if err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
 		return s, err
 	}
-	var n int
-	var kept map[string]int
-	result := "%d discarded"
-	working := context.WithoutCancel(ctx) // each write is bounded; a journal that ends ends them
-	if s.Kind == signals.RetryDeadLetters {
-		result = "%d are delivered in their turn"
-		n, kept, err = c.journal.RequeueDeadLetters(working, s.Sink, offsets)
-	} else {
-		n, err = c.journal.DropDeadLetters(working, s.Sink, offsets)
-	}
-	text, state := fmt.Sprintf(result, n), signals.Done
-	for _, reason := range slices.Sorted(maps.Keys(kept)) {
-		text += fmt.Sprintf("; %d stay: %s", kept[reason], reason)
-	}
-	if err != nil {
-		text, state = text+"; then: "+err.Error(), signals.Aborted
-	}
-	s = s.End(state, time.Now(), uint64(n), text)
+	s, err := treatLetters(context.WithoutCancel(ctx), c.journal, s, offsets) // each write is bounded; a journal that ends ends them
 	c.registry.Update(func(b *signals.Book) { b.Put(s) })
-	c.log.Info("dead letters are treated as a signal asks", "sink", s.Sink, "signal", s.ID, "result", text)
+	c.log.Info("dead letters are treated as a signal asks", "sink", s.Sink, "signal", s.ID, "result", s.Result)
 	return s, err
 }
 

@@ -1,8 +1,8 @@
 package inspect
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -10,8 +10,9 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
@@ -52,18 +53,14 @@ func ShowDeadLetter(dir string, configured []string, sink string, offset uint64,
 	})
 }
 
-// DiscardDeadLetters permanently drops the dead letters of a sink at some offsets, or with nil all of them, and writes their
-// number. If one of the offsets has none, none is dropped. No exporter may run on the journal.
-func DiscardDeadLetters(dir, sink string, offsets []uint64, out io.Writer) error {
-	n, err := journal.DiscardDeadLetters(dir, sink, offsets)
-	if errors.Is(err, journal.ErrNoDeadLetter) {
-		return exit.With(exit.Usage, err)
-	}
-	if err != nil {
+// TreatDeadLetters does to the journal in a directory what [SendSignal] asks of the exporter that runs on one, and writes
+// what became of it. configured are the names of the configured sinks. No exporter may run on the journal.
+func TreatDeadLetters(ctx context.Context, dir string, configured []string, r signals.Request, out io.Writer) error {
+	s, err := app.TreatDeadLetters(ctx, dir, r, configured)
+	if err != nil && s.State == "" {
 		return journalExitError(err)
 	}
-	_, err = fmt.Fprintf(out, "discarded %d dead letters of sink %s\n", n, sink)
-	return exit.With(exit.Runtime, err)
+	return writeSignal(s, err, false, out)
 }
 
 // deadLetterLine is one dead letter without its bodies.

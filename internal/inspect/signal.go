@@ -20,13 +20,20 @@ func SendSignal(ctx context.Context, dir string, r signals.Request, asJSON bool,
 		return exit.With(exit.Environment, err)
 	}
 	s, err := client.Submit(ctx, r)
+	return writeSignal(s, err, asJSON, out)
+}
+
+// writeSignal writes what became of a signal, or returns why it is not in force. One without an ID was sent to no exporter.
+func writeSignal(s signals.Signal, err error, asJSON bool, out io.Writer) error {
 	switch {
 	case err != nil && s.ID != "":
 		return exit.With(exit.Runtime, fmt.Errorf("signal %s: %w; exporter signal list shows what became of it", s.ID, err))
+	case err != nil && s.State != "":
+		return exit.With(exit.Runtime, fmt.Errorf("%s: %s", describeRequest(s), s.Result))
 	case err != nil:
 		return signalExitError(err)
 	case s.State == signals.Refused:
-		return usageErrorf("signal %s is refused: %s", s.ID, s.Result)
+		return usageErrorf("%s is refused: %s", describeRequest(s), s.Result)
 	case asJSON:
 		return json.NewEncoder(out).Encode(s)
 	}
@@ -34,9 +41,20 @@ func SendSignal(ctx context.Context, dir string, r signals.Request, asJSON bool,
 	return err
 }
 
+// describeRequest names a signal: by its ID, if it has one.
+func describeRequest(s signals.Signal) string {
+	if s.ID == "" {
+		return fmt.Sprintf("%s of sink %s", s.Kind, s.Sink)
+	}
+	return "signal " + s.ID
+}
+
 // describeSignal returns what became of a signal, in one line.
 func describeSignal(s signals.Signal) string {
-	text := fmt.Sprintf("signal %s: %s of sink %s: ", s.ID, s.Kind, s.Sink)
+	text := fmt.Sprintf("%s of sink %s: ", s.Kind, s.Sink)
+	if s.ID != "" {
+		text = "signal " + s.ID + ": " + text
+	}
 	switch {
 	case s.State != signals.Active:
 		return text + string(s.State) + ": " + s.Result

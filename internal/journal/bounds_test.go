@@ -124,7 +124,7 @@ func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
 		t.Errorf("blocked: %q", s.Blocked.Cause)
 	}
 	j.stopAndClose()
-	if n, err := DiscardDeadLetters(j.opts.Dir, "bus", nil); err != nil || n != 4 {
+	if n, err := discardStopped(j.opts.Dir, "bus", nil); err != nil || n != 4 {
 		t.Fatalf("%d discarded, %v", n, err)
 	}
 	if err := startJournal(t, j.opts).CheckDeadLetterSpace(); err != nil {

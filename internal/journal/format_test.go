@@ -49,7 +49,7 @@ func TestOtherFormatVersionIsRefusedAndLeftUnchanged(t *testing.T) {
 			fillJournal(t, Options{Dir: dir})
 			putRaw(t, dir, codec.KeyVersion, fmt.Appendf(nil, "kubecdc journal %d", version))
 			_, offlineErr := OpenOffline(dir)
-			_, discardErr := DiscardDeadLetters(dir, "main", nil)
+			_, discardErr := discardStopped(dir, "main", nil)
 			_, err := Open(Options{Dir: dir, Logger: discardLogger})
 			_, again := Open(Options{Dir: dir, Logger: discardLogger}) // the first refusal has not moved the store aside
 			for what, err := range map[string]error{"offline": offlineErr, "discard": discardErr, "open": err, "open again": again} {

@@ -118,6 +118,7 @@ func Open(opts Options) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.restrictPermissions()
 	j := newJournal(s, opts)
 	if err := s.openOrRecover(j.loadFromStore); err != nil {
 		s.decoder.Close()
@@ -151,9 +152,8 @@ func newJournal(s *store, opts Options) *Journal {
 	return j
 }
 
-// loadFromStore reads the state of the store into the parts, and deletes what they do not need. The log comes before the
-// cursors, which are compared with it.
-func (j *Journal) loadFromStore() error {
+// loadParts reads the state of the store into the parts. The log comes before the cursors, which are compared with it.
+func (j *Journal) loadParts() error {
 	if err := errors.Join(j.committer.loadWrites(), j.Identity.loadVersion()); err != nil {
 		return err
 	}
@@ -163,9 +163,14 @@ func (j *Journal) loadFromStore() error {
 	if err := dropPartialSeed(j.store); err != nil {
 		return err
 	}
-	if err := errors.Join(
+	return errors.Join(
 		j.SinkLedger.loadFromStore(), j.DeadLetters.loadFromStore(), j.KnownObjects.loadFromStore(), j.ReplayLedger.loadFromStore(),
-	); err != nil {
+	)
+}
+
+// loadFromStore is loadParts, and deletes what the declaration of the options does not need.
+func (j *Journal) loadFromStore() error {
+	if err := j.loadParts(); err != nil {
 		return err
 	}
 	encoder, err := codec.NewFrameEncoder()

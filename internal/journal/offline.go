@@ -135,12 +135,6 @@ func (o *Offline) DeadLetter(sink string, offset uint64) (event.DeadLetter, bool
 	return d, err == nil, o.wrapReadError(doing, err)
 }
 
-// IsLatest reports whether c is the last that was observed of its object, see storeReader.isLatest.
-func (o *Offline) IsLatest(c *event.Change) (bool, error) {
-	latest, err := o.isLatest(c)
-	return latest, o.wrapReadError("known object "+c.Namespace+"/"+c.Name, err)
-}
-
 // checkPresent refuses a directory that holds no journal, before anything could be made in it.
 func checkPresent(dir string) error {
 	_, err := os.Stat(filepath.Join(dir, storeName))

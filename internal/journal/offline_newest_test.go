@@ -42,7 +42,7 @@ func TestIsLatestComparesWithKnownObject(t *testing.T) {
 	} {
 		c := &event.Change{Type: test.kind, Resource: event.Resource{Version: "v1", Resource: test.resource},
 			Namespace: test.namespace, Name: test.name, UID: test.uid, ResourceVersion: test.version}
-		if got, err := o.IsLatest(c); err != nil || got != test.want {
+		if got, err := o.isLatest(c); err != nil || got != test.want {
 			t.Errorf("%+v: %v, %v", test, got, err)
 		}
 	}

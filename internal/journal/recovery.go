@@ -30,7 +30,7 @@ const versionRemedy = "delete the journal directory and start again: the new sta
 	"all objects as a snapshot; changes that were not delivered yet, and dead letters, are lost"
 
 // ErrBroken is returned when stored bytes are not what was written. The store of a running exporter is marked, so that the
-// next Open moves it aside and creates an empty one; the caller ends. [Offline] and [DiscardDeadLetters], which read the
+// next Open moves it aside and creates an empty one; the caller ends. [OpenOffline] and [EditStopped], which open the
 // journal of a stopped exporter, mark nothing.
 var ErrBroken = errors.New("journal is broken")
 

@@ -15,8 +15,8 @@ const lettersPerWrite = 32
 
 // Reasons why a dead letter is not appended again.
 const (
-	ReasonNewer    = "a newer change of the object was observed, or it is a control record; it would be out of order"
-	ReasonWithheld = "its body could not be redacted and was not kept"
+	reasonNewer    = "a newer change of the object was observed, or it is a control record; it would be out of order"
+	reasonWithheld = "its body could not be redacted and was not kept"
 )
 
 // DeadLetterOffsets returns the offsets of the dead letters of a sink, ascending. It reads the disk.
@@ -105,14 +105,14 @@ func (w *deadLetterWrite) requeueLetter(log *logWrite, sink string, offset uint6
 		return "", false, store.checkCorruption("dead letter", err)
 	}
 	if d.Change.Withheld != "" {
-		return ReasonWithheld, true, nil
+		return reasonWithheld, true, nil
 	}
 	latest, err := store.isLatest(d.Change)
 	if err != nil {
 		return "", false, store.checkCorruption("known object", err)
 	}
 	if !latest || log.hasChangeOf(d.Change) { // what the group adds is not in the store yet
-		return ReasonNewer, true, nil
+		return reasonNewer, true, nil
 	}
 	if _, err := w.removeLetter(sink, offset); err != nil {
 		return "", false, err

@@ -51,7 +51,7 @@ func TestRequeuedDeadLettersFollowEverythingForTheirSinkAlone(t *testing.T) {
 
 	offsets := append(lettersOf(j, "main"), 999)
 	requeued, kept, err := j.RequeueDeadLetters(t.Context(), "main", offsets)
-	if err != nil || requeued != 69 || kept[ReasonNewer] != 1 || kept[ReasonWithheld] != 1 {
+	if err != nil || requeued != 69 || kept[reasonNewer] != 1 || kept[reasonWithheld] != 1 {
 		t.Fatalf("requeued %d, kept %v, %v", requeued, kept, err)
 	}
 	j.stopAndClose()
@@ -104,7 +104,7 @@ func TestADeadLetterIsNotRequeuedBehindAChangeOfTheSameWrite(t *testing.T) {
 		opened.queue.mu.Unlock()
 	}
 	j = runJournal(t, opened)
-	if got := <-done; got.err != nil || got.requeued != 0 || got.kept[ReasonNewer] != 1 {
+	if got := <-done; got.err != nil || got.requeued != 0 || got.kept[reasonNewer] != 1 {
 		t.Errorf("%+v", got)
 	}
 	if got := lettersOf(j, "main"); !slices.Equal(got, []uint64{1}) {

@@ -66,10 +66,14 @@ func lockStore(opts Options) (*store, error) {
 		ended:       make(chan struct{}),
 	}
 	s.end = sync.OnceFunc(func() { close(s.ended) })
-	if _, real := opts.FS.(disk.Private); real {
-		disk.RestrictPermissions(opts.Dir, opts.Logger)
-	}
 	return s, nil
+}
+
+// restrictPermissions lets the user of the process alone read what is on a real disk.
+func (s *store) restrictPermissions() {
+	if _, real := s.base.(disk.Private); real {
+		disk.RestrictPermissions(s.dir, s.logger)
+	}
 }
 
 // storePath is the directory of the database.
