@@ -252,6 +252,8 @@ func (s *requestedReplays) awaitEnds(
 	switch {
 	case r.State == string(signals.Nothing):
 		result = "the journal keeps no change of an object from there on"
+	case r.Last == 0 && r.Reason != "": // it has not begun in this journal
+		result = r.Reason + "; how much was emitted again is not known"
 	case r.Reason != "":
 		result = r.Reason + "; " + result + " were emitted again"
 	case signal.Delivered: // also where another exporter has delivered it
