@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/audit"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/follow"
 )
 
 const (
@@ -26,7 +27,7 @@ type Topic struct {
 	topic       string
 	cluster     *cluster.Cluster // nil: not connected yet
 	initialized bool             // partitions that are found from now on are new
-	tasks       map[int]*partitionTask
+	tasks       map[int32]*partitionTask
 	layout      atomic.Pointer[cluster.Layout] // of the last metadata
 
 	mu       sync.Mutex
@@ -44,7 +45,7 @@ func New(config Config, topic string, o audit.Options) *Topic {
 	remedy := "check that the brokers answer and that audit.kafka may read and describe the topic"
 	return &Topic{
 		Log: audit.NewLog(topic, remedy, o), config: config.withDefaults(), topic: topic,
-		tasks: map[int]*partitionTask{}, problems: map[string]error{},
+		tasks: map[int32]*partitionTask{}, problems: map[string]error{},
 	}
 }
 
@@ -100,13 +101,13 @@ func (t *Topic) refreshPartitions(ctx context.Context, failed func(error)) error
 		}
 		t.initialized = first != ""
 	}
-	for id := range layout.Leads {
+	for id := range int32(len(layout.Leads)) {
 		if t.tasks[id] == nil {
 			t.startPartition(ctx, id, failed)
 		}
 	}
 	t.initialized = true
-	return t.removePartitions(ctx, len(layout.Leads))
+	return t.removePartitions(ctx, int32(len(layout.Leads)))
 }
 
 // connectCluster creates the client, with the current certificates and passwords.
@@ -121,18 +122,20 @@ func (t *Topic) connectCluster() (err error) {
 }
 
 // positionKey is the place under which the position of a partition is stored.
-func (t *Topic) positionKey(id int) string { return "kafka:" + t.topic + "/" + strconv.Itoa(id) }
+func (t *Topic) positionKey(id int32) string {
+	return "kafka:" + t.topic + "/" + strconv.Itoa(int(id))
+}
 
 // startPartition starts a task that reads a partition until ctx ends, the partition is removed, or its events cannot be
 // stored.
-func (t *Topic) startPartition(ctx context.Context, id int, failed func(error)) {
+func (t *Topic) startPartition(ctx context.Context, id int32, failed func(error)) {
 	reads, stop := context.WithCancel(ctx)
 	r := &partitionTask{stop: stop, done: make(chan struct{})}
 	t.tasks[id] = r
-	p := &partition{Topic: t, id: id, added: t.initialized}
+	p := newPartition(t, id, t.initialized)
 	go func() {
 		defer close(r.done)
-		err := audit.PollUntilDone(reads, pollInterval, p.readAvailable, func(err error) { t.reportProblem(p.displayName(), err) })
+		err := audit.PollUntilDone(reads, pollInterval, p.readAvailable, func(err error) { t.reportProblem(follow.Name(id), err) })
 		if reads.Err() == nil {
 			failed(err)
 		}
@@ -140,7 +143,7 @@ func (t *Topic) startPartition(ctx context.Context, id int, failed func(error)) 
 }
 
 // stopPartition stops the task of a partition and waits for it.
-func (t *Topic) stopPartition(id int) {
+func (t *Topic) stopPartition(id int32) {
 	r := t.tasks[id]
 	r.stop()
 	<-r.done
@@ -149,20 +152,18 @@ func (t *Topic) stopPartition(id int) {
 
 // removePartitions stops reading the partitions from an ID on and records their loss: a topic loses partitions only if it is
 // recreated.
-func (t *Topic) removePartitions(ctx context.Context, from int) error {
+func (t *Topic) removePartitions(ctx context.Context, from int32) error {
 	for id := from; ; id++ {
 		stored, err := t.StoredPosition(t.positionKey(id))
 		if err != nil || stored == "" {
 			return err
 		}
-		p := &partition{Topic: t, id: id}
 		if t.tasks[id] != nil {
 			t.stopPartition(id)
-			t.reportProblem(p.displayName(), nil)
+			t.reportProblem(follow.Name(id), nil)
 		}
-		at, _ := parsePosition(stored)
-		reason := fmt.Sprintf("%s of the audit topic %s is gone: the topic was recreated", p.displayName(), t.topic)
-		if err := t.StoreLoss(ctx, at.since, reason); err != nil {
+		reason := fmt.Sprintf("%s of the audit topic %s is gone: the topic was recreated", follow.Name(id), t.topic)
+		if err := t.StoreLoss(ctx, parseSince(stored), reason); err != nil {
 			return err
 		}
 		if err := t.StorePart(ctx, audit.Part{Place: t.positionKey(id)}); err != nil {
