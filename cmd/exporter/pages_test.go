@@ -18,7 +18,7 @@ var (
 
 // sections are those of the configuration. A block with other keys belongs to another program.
 var sections = []string{
-	"admin", "audit", "cluster", "delivery", "election", "journal", "log", "redaction", "resources", "routes", "sinks", "state",
+	"admin", "audit", "cluster", "delivery", "election", "journal", "log", "redaction", "resources", "routes", "signals", "sinks", "state",
 }
 
 // destinations are the kinds of sinks. A block with one of them alone is a part of a sink.
@@ -47,7 +47,8 @@ func TestConfigurationsOfThePagesAreAccepted(t *testing.T) {
 				t.Errorf("%s: this is no configuration, and has no mark:\n%s", path, text)
 				continue
 			case !has["sinks"]:
-				text += "\nsinks: [{name: main, kafka: {brokers: ['127.0.0.1:9092'], topic: t}}, {name: audit, stdout: {}}]\n"
+				text += "\nsinks: [{name: main, kafka: {brokers: ['127.0.0.1:9092'], topic: t}}, {name: audit, stdout: {}}, " +
+					"{name: nats, nats: {url: 'nats://127.0.0.1', stream: K8S, subject: 'k8s.{resource}.{name}'}}]\n"
 			}
 			if !has["resources"] {
 				text += "\nresources: [{select: ['*', secrets, events, leases.coordination.k8s.io]}]\n"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/inspect"
 	"github.com/kubecdc/kubecdc/internal/signals"
 )
@@ -16,13 +17,14 @@ func signalCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "signal",
 		Short: "Ask something of a running exporter: pause and resume a sink, a snapshot, a replay, dead letters",
-		Long: `Ask something of a running exporter, at the socket in the directory of its journal.
+		Long: `Ask something of a running exporter, at the socket in the directory of its journal or,
+with --server and --token-file, at its admin server.
 
 A signal is stored before it is answered, and survives a crash, a changed
 configuration and, with a replicated state, a failover. list shows each with its end.
 
-Run it on the machine of the exporter, or in its container, as the exporter's user.
-Where no exporter answers, or only a standby, it ends with exit code 3.`,
+Without --server, run it on the machine of the exporter, or in its container, as the
+exporter's user. Where no exporter answers, or only a standby, it ends with exit code 3.`,
 		RunE: func(*cobra.Command, []string) error {
 			return errors.New("a subcommand is missing: pause, resume, snapshot, replay, cancel, deadletters or list")
 		},
@@ -37,7 +39,7 @@ Where no exporter answers, or only a standby, it ends with exit code 3.`,
 
 func signalPauseCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "pause --sink NAME [--for DURATION] (--config FILE | --dir DIR)",
+		Use:   "pause --sink NAME [--for DURATION] (--config FILE | --dir DIR | --server URL)",
 		Short: "Deliver nothing to a sink until it is resumed",
 		Long: `Deliver nothing to a sink until it is resumed, or for a time. Its changes wait in the
 journal, and other sinks continue. Once the journal reaches journal.maxBytes nothing is
@@ -47,35 +49,35 @@ It ends when what was sent before is acknowledged. A sink that is paused already
 paused; the new signal decides until when.`,
 		Args: cobra.NoArgs,
 	}
-	place, sink, output := addJournalLocationFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
+	target, sink, output := addSignalTargetFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
 	duration := cmd.Flags().Duration("for", 0, "resume by itself after this time, such as 30m; 0: until resumed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *duration < 0 {
 			return errors.New("--for is negative")
 		}
-		return sendSignal(cmd, place, signals.Request{Kind: signals.Pause, Sink: *sink, For: *duration}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Pause, Sink: *sink, For: *duration}, *output)
 	}
 	return cmd
 }
 
 func signalResumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "resume --sink NAME (--config FILE | --dir DIR)",
+		Use:   "resume --sink NAME (--config FILE | --dir DIR | --server URL)",
 		Short: "End the pause of a sink",
 		Long: `End the pause of a sink: everything that has waited for it is delivered, in order and
 once.`,
 		Args: cobra.NoArgs,
 	}
-	place, sink, output := addJournalLocationFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
+	target, sink, output := addSignalTargetFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return sendSignal(cmd, place, signals.Request{Kind: signals.Resume, Sink: *sink}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Resume, Sink: *sink}, *output)
 	}
 	return cmd
 }
 
 func signalSnapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "snapshot --sink NAME [--select RESOURCE]... [-n NAMESPACE | --object NAMESPACE/NAME...] (--config FILE | --dir DIR)",
+		Use:   "snapshot --sink NAME [--select RESOURCE]... [-n NAMESPACE | --object NAMESPACE/NAME...] (--config FILE | --dir DIR | --server URL)",
 		Short: "Emit the existing objects again for a sink, between live changes",
 		Long: `Emit the existing objects again for a sink, between live changes: of all resources that
 are watched, or of those selected, as rules name them. Other sinks get nothing of it.
@@ -88,12 +90,12 @@ much that was. It goes on after a crash, with a changed configuration and, with 
 replicated state, after a failover.`,
 		Args: cobra.NoArgs,
 	}
-	place, sink, output := addJournalLocationFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
+	target, sink, output := addSignalTargetFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
 	names := cmd.Flags().StringSlice("select", nil, "only these resources, such as deployments.apps; all without")
 	namespace := cmd.Flags().StringP("namespace", "n", "", "only objects of this namespace; all without")
 	objects := cmd.Flags().StringArray("object", nil, "only this object of the selected resource: NAMESPACE/NAME, or NAME without namespaces")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return sendSignal(cmd, place, signals.Request{
+		return sendSignal(cmd, target, signals.Request{
 			Kind: signals.Snapshot, Sink: *sink, Select: *names, Namespace: *namespace, Objects: *objects,
 		}, *output)
 	}
@@ -102,7 +104,7 @@ replicated state, after a failover.`,
 
 func signalReplayCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "replay --sink NAME --since (TIME | DURATION | OFFSET) (--config FILE | --dir DIR)",
+		Use:   "replay --sink NAME --since (TIME | DURATION | OFFSET) (--config FILE | --dir DIR | --server URL)",
 		Short: "Emit again for a sink what the journal keeps, between live changes",
 		Long: `Emit again for a sink what the journal keeps, between live changes: every record of an
 object since a time (2026-11-26T15:04:05Z), since a while ago (10m), or from an offset of
@@ -117,14 +119,14 @@ It returns when the signal is stored. list shows when the sink has everything, a
 much that was.`,
 		Args: cobra.NoArgs,
 	}
-	place, sink, output := addJournalLocationFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
+	target, sink, output := addSignalTargetFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
 	since := cmd.Flags().String("since", "", "the first record: a time in RFC 3339, how long ago such as 10m, or an offset")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		offset, from, err := parseSince(*since, time.Now())
 		if err != nil {
 			return err
 		}
-		return sendSignal(cmd, place, signals.Request{Kind: signals.Replay, Sink: *sink, Offset: offset, From: from}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Replay, Sink: *sink, Offset: offset, From: from}, *output)
 	}
 	return cmd
 }
@@ -145,7 +147,7 @@ func parseSince(text string, now time.Time) (offset uint64, from time.Time, err 
 
 func signalCancelCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "cancel ID (--config FILE | --dir DIR)",
+		Use:   "cancel ID (--config FILE | --dir DIR | --server URL)",
 		Short: "End a snapshot or a replay that is active",
 		Long: `End a snapshot or a replay that is active, for example because it waits for a resource
 that may not be read. What the sink has got of it stays valid, and others can follow.
@@ -153,9 +155,9 @@ that may not be read. What the sink has got of it stays valid, and others can fo
 A pause is ended by resume.`,
 		Args: cobra.ExactArgs(1),
 	}
-	place, output := addJournalLocationFlags(cmd), outputFlag(cmd, "form: text or json")
+	target, output := addSignalTargetFlags(cmd), outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return sendSignal(cmd, place, signals.Request{Kind: signals.Cancel, Target: args[0]}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Cancel, Target: args[0]}, *output)
 	}
 	return cmd
 }
@@ -174,7 +176,7 @@ sink has the newest ones with their offsets and reasons.`,
 	cmd.AddCommand(
 		signalLettersCommand(signals.RetryDeadLetters, "retry", "Deliver dead letters once more, unless a newer change of the object followed",
 			`Deliver dead letters of a sink once more: those at the offsets named, or all of them.
-They get a place behind everything that waits for the sink, and are dead letters no
+They get a target behind everything that waits for the sink, and are dead letters no
 more; what is rejected again becomes a dead letter again. Where a newer change of the
 object has followed they stay, and so do changes with a body that could not be redacted
 and control records. The answer says how many. Discard those.`),
@@ -188,52 +190,89 @@ is dropped is nowhere else. The sink need not be configured any more.`),
 // signalLettersCommand is a command that sends a signal about dead letters.
 func signalLettersCommand(kind signals.Kind, name, short, long string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: name + " (OFFSET... | --all) --sink NAME (--config FILE | --dir DIR)", Short: short, Long: long, Args: cobra.ArbitraryArgs,
+		Use: name + " (OFFSET... | --all) --sink NAME (--config FILE | --dir DIR | --server URL)", Short: short, Long: long, Args: cobra.ArbitraryArgs,
 	}
-	place, sink, output := addJournalLocationFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
+	target, sink, output := addSignalTargetFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
 	all := cmd.Flags().Bool("all", false, "all dead letters of the sink")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		offsets, err := parseOffsets(args, *all)
 		if err != nil {
 			return err
 		}
-		return sendSignal(cmd, place, signals.Request{Kind: kind, Sink: *sink, Offsets: offsets}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: kind, Sink: *sink, Offsets: offsets}, *output)
 	}
 	return cmd
 }
 
-func sendSignal(cmd *cobra.Command, place *journalLocation, r signals.Request, output string) error {
+func sendSignal(cmd *cobra.Command, target *signalTarget, r signals.Request, output string) error {
 	asJSON, err := isJSON(output)
 	if err != nil {
 		return err
 	}
-	dir, _, err := place.resolveDirAndSinks()
+	client, err := target.newClient()
 	if err != nil {
 		return err
 	}
-	return inspect.SendSignal(cmd.Context(), dir, r, asJSON, cmd.OutOrStdout())
+	return inspect.SendSignal(cmd.Context(), client, r, asJSON, cmd.OutOrStdout())
+}
+
+// signalTarget is the exporter that a signal is for: by its journal, or by its admin server.
+type signalTarget struct {
+	config, dir       string
+	server, tokenFile string
+	cleartext         bool
+}
+
+// addSignalTargetFlags adds the flags that name an exporter to a command that asks it for something.
+func addSignalTargetFlags(cmd *cobra.Command) *signalTarget {
+	t, flags := &signalTarget{}, cmd.Flags()
+	flags.StringVarP(&t.config, "config", "c", "", "configuration file (YAML) that names the journal")
+	flags.StringVar(&t.dir, "dir", "", "directory of the journal")
+	flags.StringVar(&t.server, "server", "", "URL of the exporter's admin server, such as http://localhost:8080; it has admin.signals.tokenFile")
+	flags.StringVar(&t.tokenFile, "token-file", "", "file with the token for --server")
+	flags.BoolVar(&t.cleartext, "allow-cleartext-credentials", false, "send the token to --server over http:// through a trusted network")
+	cmd.MarkFlagsOneRequired("config", "dir", "server")
+	cmd.MarkFlagsMutuallyExclusive("config", "dir", "server")
+	cmd.MarkFlagsRequiredTogether("server", "token-file")
+	return t
+}
+
+// newClient returns a client of the exporter.
+func (t *signalTarget) newClient() (*signals.Client, error) {
+	if t.server != "" {
+		return signals.NewServerClient(t.server, t.tokenFile, t.cleartext)
+	}
+	dir, _, err := (&journalLocation{t.config, t.dir}).resolveDirAndSinks()
+	if err != nil {
+		return nil, err
+	}
+	client, err := signals.NewClient(dir)
+	if err != nil {
+		err = exit.With(exit.Environment, err)
+	}
+	return client, err
 }
 
 func signalListCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list (--config FILE | --dir DIR)",
+		Use:   "list (--config FILE | --dir DIR | --server URL)",
 		Short: "List signals with what became of them, the oldest first",
 		Long: `List the signals of a running exporter with what became of them, the oldest first. The
 last 100 ended ones are kept.`,
 		Args: cobra.NoArgs,
 	}
-	place := addJournalLocationFlags(cmd)
+	target := addSignalTargetFlags(cmd)
 	output := outputFlag(cmd, "form: text, or json for one object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		asJSON, err := isJSON(*output)
 		if err != nil {
 			return err
 		}
-		dir, _, err := place.resolveDirAndSinks()
+		client, err := target.newClient()
 		if err != nil {
 			return err
 		}
-		return inspect.ListSignals(cmd.Context(), dir, asJSON, cmd.OutOrStdout())
+		return inspect.ListSignals(cmd.Context(), client, asJSON, cmd.OutOrStdout())
 	}
 	return cmd
 }

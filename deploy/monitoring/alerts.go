@@ -66,6 +66,7 @@ var lasting = []condition.Code{
 	condition.NamespaceUnknown,
 	condition.TypesUnwatched, condition.TypesSilent, condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
 	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose, condition.TelemetryUnsent,
+	condition.SignalsUnreceived,
 }
 
 var degraded = `kubecdc_condition{code=~"` + joinCodes(lasting, "|") + `"} > 0`

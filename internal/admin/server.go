@@ -34,9 +34,11 @@ type Options struct {
 	// DeadLetters returns the newest dead letters of a sink, at most so many, for its page. It may read a disk. nil: none
 	// are shown.
 	DeadLetters func(sink string, most int) ([]DeadLetter, error)
+	// Signals serves the paths that signals are taken at. It authenticates every request. nil: there are none.
+	Signals map[string]http.Handler
 }
 
-// DefaultListen is loopback only: the server has no authentication.
+// DefaultListen is loopback only: what the server shows has no authentication.
 const DefaultListen = "127.0.0.1:8080"
 
 // stopWithin bounds how long Run waits for requests in progress when it stops.
@@ -100,6 +102,9 @@ func New(options Options) *Server {
 	mux.HandleFunc("GET /status.json", s.handleOverview)
 	mux.HandleFunc("GET /events", s.handlePageEvents)
 	mux.HandleFunc("GET /changes", s.handleChanges)
+	for path, handler := range options.Signals {
+		mux.Handle(path, handler)
+	}
 	s.handler = s.rejectForeignHosts(mux)
 	return s
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/internal/telemetry"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
@@ -36,6 +38,7 @@ type app struct {
 	failure  *failure // of a task that belongs to no composition
 	reloader *reloader
 	terms    *terms
+	tokens   *signals.TokenGuard // of signals at the admin server
 
 	adminTask, configTask, handoverTask, signalTask *task
 }
@@ -83,8 +86,10 @@ func withExitCode(cause, err error) error {
 
 // openProcess makes everything and starts nothing. Its errors are problems of the environment.
 func (a *app) openProcess(cfg *config.Config) error {
+	a.tokens = signals.NewTokenGuard(func() string { return a.activeConfig().Admin.Signals.TokenFile }, a.log)
 	a.admin = admin.New(admin.Options{
 		Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log,
+		Signals: map[string]http.Handler{signals.Path: a.tokens.Wrap(signals.NewHTTPHandler(signalHandler{a.terms.current.Load}))},
 	})
 	a.telemetry = telemetry.Start(context.Background(), telemetry.Options{
 		Version: a.version, Metrics: a.admin.Metrics(), Mask: a.secrets.maskText, Log: a.log,
@@ -138,6 +143,7 @@ func (a *app) stopProcessTasks() {
 // closeProcess releases everything that openProcess opened.
 func (a *app) closeProcess() error {
 	a.reloader.condition.Close()
+	a.tokens.Close()
 	defer a.telemetry.Stop()
 	c := a.terms.current.Load()
 	if c == nil {

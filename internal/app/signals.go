@@ -210,6 +210,9 @@ func (c *signalControl) waitingFor(sink string) uint64 {
 func (c *signalControl) submit(ctx context.Context, r signals.Request, sinks []config.Sink) (signals.Signal, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
 	defer cancel()
+	if stored, again := c.registry.Find(r.ID); again { // the client did not get the answer
+		return stored, nil
+	}
 	s := r.New(time.Now())
 	paused, isPaused := c.registry.ActivePause(s.Sink)
 	if refusal := c.refusalOf(r, isPaused, sinks); refusal != "" {
@@ -261,6 +264,8 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 	isLetters := r.Kind == signals.DiscardDeadLetters || r.Kind == signals.RetryDeadLetters
 	isConfigured := slices.Contains(names, r.Sink)
 	switch {
+	case r.Invalid != "":
+		return r.Invalid
 	case !r.Kind.GoesOn() && r.Kind != signals.Resume && !isLetters:
 		return fmt.Sprintf("this exporter knows no signal %q", r.Kind)
 	case r.For < 0:

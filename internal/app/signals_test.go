@@ -131,6 +131,36 @@ func TestAPauseOfASinkThatIsNotConfiguredAnyMoreCanBeEnded(t *testing.T) {
 	}
 }
 
+// TestASignalIsExecutedOnceUnderItsID because a sender without an answer sends it again, by a bus perhaps much later.
+func TestASignalIsExecutedOnceUnderItsID(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	c := openControl(t, j)
+	pause := signals.Request{ID: signals.NewID(), Kind: signals.Pause, Sink: "a"}
+	submitSignal(t, c, pause)
+	submitSignal(t, c, signals.Request{Kind: signals.Resume, Sink: "a"})
+	if again := submitSignal(t, c, pause); again.State != signals.Done || again.ID != pause.ID || !c.pauseSwitch("a").PausedSince().IsZero() {
+		t.Errorf("a pause that has ended is in force again: %+v", again)
+	}
+	if all := c.registry.List(); len(all) != 2 {
+		t.Errorf("the signals are %+v", all)
+	}
+}
+
+func TestARecordThatIsNoRequestIsRefusedWithItsReason(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	c := openControl(t, j)
+	r := signals.Record{Topic: "t", Partition: 1, Offset: 7}
+	s := submitSignal(t, c, r.Request([]byte("{"), time.Now()))
+	if s.State != signals.Refused || s.Result != "the record is no signal: unexpected end of JSON input" || *s.Record != r {
+		t.Errorf("the signal is %+v", s)
+	}
+	if got := c.registry.Position(signals.Place("t", 1)); got != "8" {
+		t.Errorf("the position is %q", got)
+	}
+}
+
 func TestAPauseIsNeverInterruptedByTheLookForThoseThatAreOver(t *testing.T) {
 	j, stop := runJournal(t, t.TempDir())
 	defer stop()

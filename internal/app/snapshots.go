@@ -92,6 +92,9 @@ func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (sig
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if stored, again := s.registry.Find(r.ID); again { // the client did not get the answer
+		return stored, nil
+	}
 	target, found := s.registry.Find(r.Target)
 	r.Sink = target.Sink
 	signal := r.New(time.Now())

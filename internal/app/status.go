@@ -22,7 +22,7 @@ func (a *app) buildSnapshot() admin.Snapshot {
 	c := a.terms.current.Load()
 	s := admin.Snapshot{
 		Config: a.reloader.configStatus(), Journal: c.journal.Stat(), Replica: c.replica.replicaStatus(),
-		Conditions: slices.Concat([]condition.Status{a.reloader.condition.Status(), journal.Recovered(c.recovered)}, a.telemetry.Conditions(), c.replica.conditions()),
+		Conditions: slices.Concat([]condition.Status{a.reloader.condition.Status(), a.tokens.Status(), journal.Recovered(c.recovered)}, a.telemetry.Conditions(), c.replica.conditions()),
 	}
 	if c.open.Load() {
 		c.fillSnapshot(&s)
@@ -39,7 +39,7 @@ func (c *composition) fillSnapshot(s *admin.Snapshot) {
 	s.Resources, s.Audit = c.source.Status(), c.attribution.auditStatus()
 	s.Rules, s.Routes = c.shaper.Stats(), c.sinks.routes.routeStats()
 	s.Conditions = slices.Concat(s.Conditions, s.Journal.Conditions(), []condition.Status{c.clock.Status()},
-		c.source.Conditions(), c.attribution.conditions(), c.protection.set.Statuses())
+		c.source.Conditions(), c.attribution.conditions(), c.protection.set.Statuses(), c.intakes.statuses())
 	for i, r := range c.sinks.runners {
 		status := r.sinkStatus()
 		if c.cfg.Sinks[i].Watermarks > 0 {

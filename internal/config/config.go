@@ -41,6 +41,8 @@ type Config struct {
 	Election Election `mapstructure:"election"`
 	// The HTTP server for metrics, health and the status page.
 	Admin Admin `mapstructure:"admin"`
+	// Signals over a bus, besides the socket in journal.dir and admin.signals. See docs/signals.md.
+	Signals Signals `mapstructure:"signals"`
 	// The log, on standard error.
 	Log Log `mapstructure:"log"`
 
@@ -229,6 +231,18 @@ type Admin struct {
 	// Address, host:port, of /metrics, /livez, /readyz and the status page. It has no authentication: keep it on
 	// loopback or inside the cluster. Port 0 selects a free port. Empty: no server.
 	Listen string `mapstructure:"listen"`
+	// Signals over this server, for holders of a token. Off without a file. See docs/signals.md.
+	Signals AdminSignals `mapstructure:"signals"`
+}
+
+// AdminSignals configures signals over the HTTP server.
+type AdminSignals struct {
+	// File with the token that requests have as "Authorization: Bearer", at least 16 characters. It is read again for each
+	// request. Empty: the path of signals does not exist.
+	TokenFile string `mapstructure:"tokenFile"`
+	// Take the token although listen is no loopback address. The server has no TLS: the network between it and its clients is
+	// trusted, or they come by kubectl port-forward or a proxy with TLS.
+	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
 }
 
 // Log configures logging.

@@ -31,6 +31,7 @@ func validateFiles(rep *reporter, c *Config) {
 	for _, f := range c.Audit.credentialFiles() {
 		validateCredentialFile(rep, f.Key, f)
 	}
+	validateTokenFile(rep, c.Admin.Signals.TokenFile)
 	if info, err := os.Stat(c.Journal.Dir); err == nil && !info.IsDir() {
 		rep.addProblem("journal.dir", Problem{Message: "not a directory", Found: c.Journal.Dir, Expected: "a directory, or a path where one can be created"})
 	}

@@ -13,7 +13,8 @@ func validateAll(rep *reporter, c *Config) {
 	validateAudit(rep, c.Audit)
 	validateState(rep, c)
 	validateElection(rep, c)
-	validateListen(rep, "admin.listen", c.Admin.Listen)
+	validateAdmin(rep, c.Admin)
+	validateSignals(rep, c)
 	validateOwnAddresses(rep, c)
 	validateFileOverlaps(rep, c)
 	rep.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
@@ -51,6 +52,7 @@ func warnUnusedKeys(rep *reporter, c *Config) {
 		{"audit.clockSkew", events, c.Audit.ClockSkew != defaults.Audit.ClockSkew, intake},
 		{"audit.maxPending", audit, c.Audit.MaxPending != defaults.Audit.MaxPending, source},
 		{"state.name", state, c.State.Name != defaults.State.Name, bus},
+		{"admin.signals.allowCleartextCredentials", c.Admin.Signals.TokenFile != "", c.Admin.Signals.AllowCleartextCredentials, "admin.signals.tokenFile"},
 		{"election.duration", election, c.Election.Duration != defaults.Election.Duration, lease},
 		{"election.yieldAfter", election, c.Election.YieldAfter != defaults.Election.YieldAfter, lease},
 	} {

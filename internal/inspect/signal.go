@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -13,12 +14,8 @@ import (
 	"github.com/kubecdc/kubecdc/internal/signals"
 )
 
-// SendSignal asks the exporter with its journal in a directory for something, and writes the signal that this makes.
-func SendSignal(ctx context.Context, dir string, r signals.Request, asJSON bool, out io.Writer) error {
-	client, err := signals.NewClient(dir)
-	if err != nil {
-		return exit.With(exit.Environment, err)
-	}
+// SendSignal asks an exporter for something, and writes the signal that this makes.
+func SendSignal(ctx context.Context, client *signals.Client, r signals.Request, asJSON bool, out io.Writer) error {
 	s, err := client.Submit(ctx, r)
 	return writeSignal(s, err, asJSON, out)
 }
@@ -66,13 +63,8 @@ func describeSignal(s signals.Signal) string {
 	return text + fmt.Sprintf("in force until %s; %d changes wait", s.Until.Format(time.RFC3339), s.Count)
 }
 
-// ListSignals writes the signals that the exporter with its journal in a directory keeps, the oldest first: as text, or as
-// one JSON object per line.
-func ListSignals(ctx context.Context, dir string, asJSON bool, out io.Writer) error {
-	client, err := signals.NewClient(dir)
-	if err != nil {
-		return exit.With(exit.Environment, err)
-	}
+// ListSignals writes the signals that an exporter keeps, the oldest first: as text, or as one JSON object per line.
+func ListSignals(ctx context.Context, client *signals.Client, asJSON bool, out io.Writer) error {
 	all, err := client.List(ctx)
 	if err != nil {
 		return signalExitError(err)
@@ -95,7 +87,7 @@ func ListSignals(ctx context.Context, dir string, asJSON bool, out io.Writer) er
 		} else if !s.Until.IsZero() {
 			result = "until " + s.Until.Format(time.RFC3339)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.ID, s.Created.Format(time.RFC3339), s.Kind, s.Sink, s.State, orDash(ended),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.ID, s.Created.Format(time.RFC3339), orDash(string(s.Kind)), orDash(s.Sink), s.State, orDash(ended),
 			orDash(strings.Map(replaceUnprintable, result)))
 	}
 	return t.Flush()
@@ -103,7 +95,8 @@ func ListSignals(ctx context.Context, dir string, asJSON bool, out io.Writer) er
 
 // signalExitError adds the exit code to an error of a client.
 func signalExitError(err error) error {
-	if isAway(err) {
+	var denied *signals.DeniedError
+	if isAway(err) || errors.As(err, &denied) {
 		return exit.With(exit.Environment, err)
 	}
 	return exit.With(exit.Runtime, err)

@@ -3,32 +3,53 @@ package signals
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
+	"time"
 )
 
-// Client asks the exporter whose journal is in a directory.
+// Client asks one exporter, at the socket in the directory of its journal or at its admin server.
 type Client struct {
-	socket string
-	http   *http.Client
+	address   string // for messages
+	url       string
+	tokenFile string // "": none is needed
+	http      *http.Client
 }
 
 // UnansweredError is returned if no exporter answers.
 type UnansweredError struct {
-	Socket string
-	Err    error
+	Address string
+	Err     error
 }
 
 func (e *UnansweredError) Error() string {
-	return fmt.Sprintf("no exporter answers at %s: %v; is it running, on this machine and as this user?", e.Socket, e.Err)
+	remedy := "is it running, on this machine and as this user?"
+	if strings.Contains(e.Address, "://") {
+		remedy = "is it running, and is this the address of its admin server?"
+	}
+	return fmt.Sprintf("no exporter answers at %s: %v; %s", e.Address, e.Err, remedy)
 }
 
 func (e *UnansweredError) Unwrap() error { return e.Err }
 
-// NewClient returns a client. It opens no connection.
+// DeniedError is returned if an exporter takes no signals from this client.
+type DeniedError struct{ Reason string }
+
+func (e *DeniedError) Error() string { return e.Reason }
+
+const (
+	maxAnswerBytes = 64 << 20
+	serverTimeout  = 30 * time.Second // of an admin server; signals are answered within ten seconds
+)
+
+// NewClient returns a client of the exporter with its journal in a directory. It opens no connection.
 func NewClient(dir string) (*Client, error) {
 	socket, err := SocketPath(dir)
 	if err != nil {
@@ -37,10 +58,36 @@ func NewClient(dir string) (*Client, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket, &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}, nil
+	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	return &Client{address: socket, url: "http://exporter" + Path, http: &http.Client{Transport: transport}}, nil
 }
 
-// Submit asks for a signal. It returns the errors of [Handler], or an [UnansweredError].
+// NewServerClient returns a client of the exporter with its admin server at a URL, and the token in a file. It sends the
+// token over http:// to this machine only, unless cleartext is set. It opens no connection.
+func NewServerClient(server, tokenFile string, cleartext bool) (*Client, error) {
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
+		return nil, errors.New("--server is no URL such as http://localhost:8080 or https://exporter.example.com")
+	}
+	if u.Scheme == "http" && !cleartext && u.Hostname() != "localhost" && !net.ParseIP(u.Hostname()).IsLoopback() {
+		return nil, fmt.Errorf("--server %s sends the token in cleartext over the network: use https://, or kubectl port-forward and "+
+			"http://localhost, or --allow-cleartext-credentials in a trusted network", server)
+	}
+	if _, err := ReadToken(tokenFile); err != nil {
+		return nil, fmt.Errorf("--token-file: %w", err)
+	}
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+		ForceAttemptHTTP2: true,
+	}
+	noRedirects := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the token is for this server
+	return &Client{
+		address: server, url: strings.TrimSuffix(server, "/") + Path, tokenFile: tokenFile,
+		http: &http.Client{Transport: transport, Timeout: serverTimeout, CheckRedirect: noRedirects},
+	}, nil
+}
+
+// Submit asks for a signal. It returns the errors of [Handler], an [UnansweredError] or a [DeniedError].
 func (c *Client) Submit(ctx context.Context, r Request) (Signal, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -59,9 +106,16 @@ func (c *Client) List(ctx context.Context) ([]Signal, error) {
 }
 
 func (c *Client) request(ctx context.Context, method string, body []byte) ([]Signal, error) {
-	r, err := http.NewRequestWithContext(ctx, method, "http://exporter"+path, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, c.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
+	}
+	if c.tokenFile != "" {
+		token, err := ReadToken(c.tokenFile)
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	response, err := c.http.Do(r)
 	if err != nil {
@@ -69,12 +123,18 @@ func (c *Client) request(ctx context.Context, method string, body []byte) ([]Sig
 		if errors.As(err, &failed) {
 			err = failed.Err
 		}
-		return nil, &UnansweredError{c.socket, err}
+		return nil, &UnansweredError{c.address, err}
 	}
 	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusUnauthorized:
+		return nil, &DeniedError{fmt.Sprintf("the exporter at %s does not accept the token in %s", c.address, c.tokenFile)}
+	case http.StatusNotFound:
+		return nil, &DeniedError{fmt.Sprintf("the server at %s takes no signals: is it an exporter with admin.signals.tokenFile?", c.address)}
+	}
 	var a answer
-	if err := json.NewDecoder(response.Body).Decode(&a); err != nil {
-		return nil, &UnansweredError{c.socket, err}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswerBytes)).Decode(&a); err != nil {
+		return nil, &UnansweredError{c.address, fmt.Errorf("the answer %s is none of an exporter", response.Status)}
 	}
 	switch {
 	case response.StatusCode == http.StatusServiceUnavailable:

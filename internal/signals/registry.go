@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -77,8 +78,23 @@ func (r *Registry) ActivePause(sink string) (Signal, bool) {
 	return r.book.ActivePause(sink)
 }
 
+// Position returns up to where a place in a log was read; "" if it was not.
+func (r *Registry) Position(place string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.book.Positions[place]
+}
+
+// Places returns the places in logs that have a position.
+func (r *Registry) Places() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.book.Positions))
+}
+
 // Commit changes the signals by change and returns nil once that is durable. If it cannot be stored, nothing of it is in
-// force, and the signal with this ID, which has the error as its result, is aborted.
+// force, and the signal with this ID, which has the error as its result, is aborted. A signal in a record of a log is not
+// kept then: its position is not stored either, and the record is read again.
 func (r *Registry) Commit(ctx context.Context, id string, change func(*Book)) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
@@ -93,7 +109,7 @@ func (r *Registry) Commit(ctx context.Context, id string, change func(*Book)) er
 	}
 	// The store may have it all the same: what replaces it has to be newer.
 	before.Revision = next.Revision + 1
-	if s, ok := next.Find(id); ok {
+	if s, ok := next.Find(id); ok && s.Record == nil {
 		before.Put(s.End(Aborted, time.Now(), 0, "not stored: "+err.Error()))
 	}
 	r.setBook(before, true)
@@ -144,7 +160,7 @@ func (r *Registry) saveBook(ctx context.Context, b Book) error {
 func (r *Registry) copyBook() Book {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Book{Revision: r.book.Revision, Signals: slices.Clone(r.book.Signals)}
+	return Book{Revision: r.book.Revision, Signals: slices.Clone(r.book.Signals), Positions: maps.Clone(r.book.Positions)}
 }
 
 func (r *Registry) setBook(b Book, unsaved bool) {

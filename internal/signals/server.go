@@ -4,13 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"time"
 )
 
-// Handler executes signals.
+// Handler executes signals. It is the same for every transport.
 type Handler interface {
 	// Submit makes a request durable, begins it and returns its signal; that may be refused. An error means that it is not in
 	// force, or with [NotActiveError] that this process cannot take it.
@@ -25,43 +27,78 @@ type NotActiveError struct{ Reason string }
 func (e *NotActiveError) Error() string { return e.Reason }
 
 const (
-	path         = "/v1/signals"
+	// Path is where signals are taken over HTTP.
+	Path = "/v1/signals"
+
 	maxBodyBytes = 1 << 20
 	stopWithin   = time.Second // bounds how long Serve waits for requests in progress when it stops
 )
 
-// answer is the body of every response.
+// answer is the answer to every request, over every transport.
 type answer struct {
 	Signals []Signal `json:"signals"`
 	Error   string   `json:"error,omitempty"`
+
+	status int // in HTTP
+}
+
+// submit has a handler execute a request in JSON.
+func submit(ctx context.Context, h Handler, body []byte) answer {
+	var request Request
+	if err := json.Unmarshal(body, &request); err != nil {
+		return answer{Error: "this is no signal: " + err.Error(), status: http.StatusBadRequest}
+	}
+	s, err := h.Submit(ctx, request)
+	return answerOf([]Signal{s}, err)
+}
+
+// answerOf returns the answer with what a handler has returned.
+func answerOf(all []Signal, err error) answer {
+	var inactive *NotActiveError
+	switch {
+	case errors.As(err, &inactive):
+		return answer{Error: err.Error(), status: http.StatusServiceUnavailable}
+	case err != nil:
+		return answer{Signals: all, Error: err.Error(), status: http.StatusInternalServerError}
+	}
+	return answer{Signals: all, status: http.StatusOK}
+}
+
+// Respond has a handler execute a request in JSON, and returns the answer in JSON.
+func Respond(ctx context.Context, h Handler, request []byte) []byte {
+	a := answer{Error: fmt.Sprintf("a request has %d bytes at most", maxBodyBytes)}
+	if len(request) <= maxBodyBytes {
+		a = submit(ctx, h, request)
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		panic(fmt.Sprintf("an answer is plain data: %v", err))
+	}
+	return text
+}
+
+// NewHTTPHandler returns a handler of requests at [Path]: POST submits a signal, GET lists all.
+func NewHTTPHandler(h Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, _ *http.Request) {
+		writeAnswer(w, answerOf(h.List()))
+	})
+	mux.HandleFunc("POST "+Path, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
+		if err != nil {
+			writeAnswer(w, answer{Error: err.Error(), status: http.StatusBadRequest})
+			return
+		}
+		writeAnswer(w, submit(r.Context(), h, body))
+	})
+	return mux
 }
 
 // Serve answers requests on l until ctx ends, and closes l.
 func Serve(ctx context.Context, l net.Listener, h Handler, log *slog.Logger) error {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-		all, err := h.List()
-		if err != nil {
-			writeAnswer(w, statusOf(err), answer{Error: err.Error()})
-			return
-		}
-		writeAnswer(w, http.StatusOK, answer{Signals: all})
-	})
-	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
-		var request Request
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBodyBytes)).Decode(&request); err != nil {
-			writeAnswer(w, http.StatusBadRequest, answer{Error: err.Error()})
-			return
-		}
-		s, err := h.Submit(r.Context(), request)
-		if err != nil {
-			writeAnswer(w, statusOf(err), answer{Signals: []Signal{s}, Error: err.Error()})
-			return
-		}
-		writeAnswer(w, http.StatusOK, answer{Signals: []Signal{s}})
-	})
 	server := &http.Server{
-		Handler: mux, ReadTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Handler: NewHTTPHandler(h), ReadTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
@@ -81,16 +118,9 @@ func Serve(ctx context.Context, l net.Listener, h Handler, log *slog.Logger) err
 	return nil
 }
 
-func statusOf(err error) int {
-	var inactive *NotActiveError
-	if errors.As(err, &inactive) {
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
-}
-
-func writeAnswer(w http.ResponseWriter, status int, a answer) {
+func writeAnswer(w http.ResponseWriter, a answer) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(a.status)
 	_ = json.NewEncoder(w).Encode(a) // a client that has gone needs none
 }

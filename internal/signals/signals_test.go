@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -75,6 +77,51 @@ func TestASignalThatCannotBeStoredIsAbortedAndNeverInForce(t *testing.T) {
 	}
 	if got := store.book(t); got.Revision <= late.Revision || len(got.Signals) != 2 || got.Signals[1].State != Aborted {
 		t.Errorf("stored is %+v", got)
+	}
+}
+
+func TestTheSignalOfARecordIsStoredWithItsPositionOrNotAtAll(t *testing.T) {
+	store := &memoryStore{}
+	r := NewRegistry(store.save)
+	record := Record{Topic: "t", Partition: 2, Offset: 41}
+	s := record.Request([]byte(`{"signal":"pause","sink":"a"}`), noon).New(noon)
+	store.err = errors.New("the bus is away")
+	if err := r.Commit(t.Context(), s.ID, func(b *Book) { b.Put(s) }); !errors.Is(err, store.err) {
+		t.Fatalf("error %v", err)
+	}
+	if all := r.List(); len(all) != 0 || r.Position("t/2") != "" {
+		t.Errorf("kept are %+v, at %q", all, r.Position("t/2"))
+	}
+	store.err = nil
+	again := record.Request([]byte(`{"signal":"pause","sink":"a"}`), noon).New(noon)
+	if again.ID != s.ID || !isID(s.ID) {
+		t.Errorf("the ID is %s, and then %s", s.ID, again.ID)
+	}
+	if err := r.Commit(t.Context(), s.ID, func(b *Book) { b.Put(s) }); err != nil {
+		t.Fatal(err)
+	}
+	if got := store.book(t); len(got.Signals) != 1 || *got.Signals[0].Record != record || got.Positions["t/2"] != "42" {
+		t.Errorf("stored is %+v", got)
+	}
+	r.Update(func(b *Book) { b.SetPosition("t/2", "50") })
+	r.Update(func(b *Book) { b.PutIfActive(s.End(Done, noon, 0, "")) }) // it ends when others were read
+	if got := r.Position("t/2"); got != "50" {
+		t.Errorf("after the end of the signal the position is %q", got)
+	}
+}
+
+func TestTheIDOfARecordIsOfItAlone(t *testing.T) {
+	ids := map[string]bool{}
+	for _, r := range []Record{{"t", 0, 1}, {"t", 0, 2}, {"t", 1, 1}, {"u", 0, 1}} {
+		for _, at := range []time.Time{noon, noon.Add(time.Millisecond)} {
+			ids[r.Request(nil, at).ID] = true
+		}
+	}
+	if len(ids) != 8 {
+		t.Errorf("8 records have the IDs %v", ids)
+	}
+	if r := (Record{}).Request([]byte(`{"id":"abcdefghij","record":{"topic":"x"}}`), noon); r.ID != "abcdefghij" || *r.Record != (Record{}) {
+		t.Errorf("a given ID or record: %+v", r)
 	}
 }
 
@@ -210,7 +257,7 @@ func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
 		"not stored": {given, errors.New("the journal is closed")},
 		"standby":    {Signal{}, &NotActiveError{"this exporter is a standby"}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(name+" by the socket", func(t *testing.T) {
 			dir := t.TempDir()
 			l, text := listenIn(t, dir)
 			if text != "" {
@@ -223,18 +270,7 @@ func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := client.Submit(t.Context(), Request{Kind: Pause, Sink: "a"})
-			if !reflect.DeepEqual(got, h.signal) || fmt.Sprint(err) != fmt.Sprint(h.err) {
-				t.Errorf("answered %+v, %v", got, err)
-			}
-			var inactive *NotActiveError
-			if errors.As(h.err, &inactive) != errors.As(err, &inactive) {
-				t.Errorf("the error is a %T", err)
-			}
-			all, err := client.List(t.Context())
-			if fmt.Sprint(err) != fmt.Sprint(h.err) || errors.As(h.err, &inactive) != errors.As(err, &inactive) {
-				t.Errorf("the list is %+v, %v", all, err)
-			}
+			checkAnswer(t, client, h)
 			stop()
 			if err := <-done; err != nil {
 				t.Error(err)
@@ -244,5 +280,75 @@ func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
 				t.Errorf("after the end: %v", err)
 			}
 		})
+		t.Run(name+" by the admin server", func(t *testing.T) {
+			s := newGuardedServer(t, h)
+			client, err := NewServerClient(s.url, s.file, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkAnswer(t, client, h)
+		})
+	}
+}
+
+// checkAnswer checks that a client returns what a handler has returned.
+func checkAnswer(t *testing.T, client *Client, h stubHandler) {
+	t.Helper()
+	got, err := client.Submit(t.Context(), Request{Kind: Pause, Sink: "a"})
+	if !reflect.DeepEqual(got, h.signal) || fmt.Sprint(err) != fmt.Sprint(h.err) {
+		t.Errorf("answered %+v, %v", got, err)
+	}
+	var inactive *NotActiveError
+	if errors.As(h.err, &inactive) != errors.As(err, &inactive) {
+		t.Errorf("the error is a %T", err)
+	}
+	all, err := client.List(t.Context())
+	if fmt.Sprint(err) != fmt.Sprint(h.err) || errors.As(h.err, &inactive) != errors.As(err, &inactive) {
+		t.Errorf("the list is %+v, %v", all, err)
+	}
+}
+
+func TestTheAnswerToAMessageIsThatOverHTTP(t *testing.T) {
+	given := Request{Kind: Pause, Sink: "a", For: time.Minute}.New(noon)
+	for request, h := range map[string]stubHandler{
+		`{"signal":"pause"}`:  {given, nil},
+		`{"signal":"resume"}`: {given, errors.New("the journal is closed")},
+		`{"signal":"cancel"}`: {Signal{}, &NotActiveError{"this exporter is a standby"}},
+		`{"signal":`:          {given, nil},
+	} {
+		w := httptest.NewRecorder()
+		NewHTTPHandler(h).ServeHTTP(w, httptest.NewRequest(http.MethodPost, Path, strings.NewReader(request)))
+		if got, want := string(Respond(t.Context(), h, []byte(request)))+"\n", w.Body.String(); got != want {
+			t.Errorf("%s: %s and over HTTP %s", request, got, want)
+		}
+	}
+	if got := string(Respond(t.Context(), stubHandler{}, make([]byte, maxBodyBytes+1))); !strings.Contains(got, "bytes at most") {
+		t.Errorf("a large message: %s", got)
+	}
+}
+
+func TestDurationsOfRequestsAreTextOrNanoseconds(t *testing.T) {
+	for text, want := range map[string]Request{
+		`{"signal":"pause","sink":"a","for":"30m"}`:         {Kind: Pause, Sink: "a", For: 30 * time.Minute},
+		`{"signal":"pause","sink":"a","for":1800000000000}`: {Kind: Pause, Sink: "a", For: 30 * time.Minute},
+		`{"signal":"pause","sink":"a"}`:                     {Kind: Pause, Sink: "a"},
+	} {
+		var got Request
+		if err := json.Unmarshal([]byte(text), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+		again, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Request
+		if err := json.Unmarshal(again, &back); err != nil || !reflect.DeepEqual(back, want) {
+			t.Errorf("%s: %+v, %v", again, back, err)
+		}
+	}
+	for _, text := range []string{`{"for":"30"}`, `{"for":true}`, `{"for":"x"}`} {
+		if json.Unmarshal([]byte(text), &Request{}) == nil {
+			t.Errorf("%s is accepted", text)
+		}
 	}
 }

@@ -218,6 +218,10 @@ var (
 	StampsUnchecked = define("StampsUnchecked", Degraded, slog.LevelWarn, "the admission policy that stamps objects cannot be read",
 		"the admission policy can be read again", "changes wait for that for up to audit.window, and are then without an author", printRights)
 
+	SignalsUnreceived = define("SignalsUnreceived", Degraded, slog.LevelWarn, "signals cannot be received over one of the configured ways",
+		"signals are received", "the socket in the journal's directory takes signals meanwhile; changes are delivered as ever",
+		"correct what the cause names, under signals or admin.signals in the configuration or at the bus")
+
 	TelemetryUnsent = define("TelemetryUnsent", Degraded, slog.LevelWarn, "the exporter's own metrics or traces do not reach their collector",
 		"the exporter's own metrics and traces reach their collector", "they are missing there; changes are delivered as ever",
 		"start the collector, or correct the variables that begin with OTEL_")

@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 	"pkg/sinks/kafka/cluster":    {"pkg/condition", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/state":      {"pkg/condition", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record"},
 	"pkg/sinks/kafka/connection": {"pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/protocol"},
+	"pkg/sinks/kafka/follow":     {"pkg/sinks/kafka/cluster", "pkg/sinks/kafka/protocol"},
 	"pkg/sinks/kafka/protocol":   nil,
 	"pkg/sinks/kafka/record":     {"pkg/event", "pkg/format", "pkg/sinks"},
 	"pkg/sinks/nats":             {"pkg/condition", "pkg/event", "pkg/format", "pkg/sinks", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},
@@ -48,11 +49,11 @@ var mayImport = map[string][]string{
 
 	"pkg/condition":        nil,
 	"internal/audit":       {"pkg/rawjson", "pkg/ratelimit", "pkg/condition"},
-	"internal/audit/topic": {"internal/audit", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/protocol"},
+	"internal/audit/topic": {"internal/audit", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/follow"},
 	"internal/attribution": {"pkg/resourceversion", "pkg/event", "pkg/rawjson", "internal/audit", "internal/stamp", "pkg/condition"},
 	"internal/stamp":       {"pkg/condition", "pkg/event", "pkg/ratelimit", "pkg/resourceversion"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},
-	"internal/config":      {"internal/audit", "internal/audit/topic", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
+	"internal/config":      {"internal/audit", "internal/audit/topic", "internal/signals", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/admin":       {"pkg/condition", "pkg/event", "pkg/shape", "pkg/source", "internal/attribution", "internal/delivery", "internal/journal"},
 
 	"internal/state":         {"pkg/resourceversion", "pkg/event", "pkg/sinks", "pkg/condition", "internal/journal"},
@@ -62,15 +63,16 @@ var mayImport = map[string][]string{
 
 	"internal/election": {"pkg/ratelimit", "pkg/condition"},
 
-	"internal/exit":      nil,
-	"internal/terminal":  nil,
-	"internal/signals":   {"pkg/condition"},
-	"internal/telemetry": {"pkg/condition"},
-	"internal/app":       {"*"},
-	"internal/verify":    {"pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/selection"},
-	"internal/inspect":   {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/stamp", "internal/state"},
-	"internal/tap":       {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit", "internal/terminal"},
-	"internal/top":       {"pkg/condition", "internal/admin", "internal/exit"},
+	"internal/exit":          nil,
+	"internal/terminal":      nil,
+	"internal/signals":       {"pkg/condition"},
+	"internal/signals/topic": {"internal/signals", "pkg/ratelimit", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/follow"},
+	"internal/telemetry":     {"pkg/condition"},
+	"internal/app":           {"*"},
+	"internal/verify":        {"pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/selection"},
+	"internal/inspect":       {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/stamp", "internal/state"},
+	"internal/tap":           {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit", "internal/terminal"},
+	"internal/top":           {"pkg/condition", "internal/admin", "internal/exit"},
 
 	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/signals", "internal/tap", "internal/terminal", "internal/top"},
 }
@@ -82,7 +84,7 @@ var onlyFrom = map[string][]string{
 	"k8s.io/client-go/discovery":      nil, // it brings in all types of Kubernetes, a third of the binary
 	"k8s.io/client-go/kubernetes":     nil, // so does this
 	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
-	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/state", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "internal/audit/topic"},
+	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/state", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/follow"},
 	"github.com/twmb/franz-go":        {"pkg/sinks/kafka/cluster", "pkg/sinks/kafka/protocol"}, // the types of requests that kafka-go has none for
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},

@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
@@ -105,6 +106,12 @@ func (c Config) withDefaults() Config {
 	c.BatchBytes = cmp.Or(c.BatchBytes, defaultBatchBytes)
 	c.RequestTimeout = cmp.Or(c.RequestTimeout, defaultRequestTimeout)
 	return c
+}
+
+// ClusterOptions returns the settings of the connections.
+func (c Config) ClusterOptions() cluster.Options {
+	c = c.withDefaults()
+	return cluster.Options{Brokers: c.Brokers, ClientID: c.ClientID, TLS: c.TLS, SASL: c.SASL, Timeout: c.RequestTimeout}
 }
 
 // Validate returns all errors of c, joined. Each begins with the path of its field relative to the sink ("kafka.brokers: …")

@@ -84,7 +84,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := cluster.New(cluster.Options{Brokers: cfg.Brokers, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: cfg.SASL, Timeout: cfg.RequestTimeout}, log)
+	c, err := cluster.New(cfg.ClusterOptions(), log)
 	if err != nil {
 		return nil, err
 	}

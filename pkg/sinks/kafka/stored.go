@@ -36,10 +36,9 @@ func OpenStoredReader(cfg Config) (*StoredReader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
-	c, err := cluster.New(cluster.Options{
-		Brokers: cfg.Brokers, ClientID: cfg.ClientID + "-reader", TLS: cfg.TLS, SASL: cfg.SASL, Timeout: cfg.RequestTimeout,
-	}, slog.New(slog.DiscardHandler))
+	options := cfg.ClusterOptions()
+	options.ClientID += "-reader"
+	c, err := cluster.New(options, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}

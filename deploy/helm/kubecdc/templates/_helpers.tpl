@@ -45,7 +45,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- include "kubecdc.config" . | sha256sum -}}
 {{- else -}}
 {{- $config := include "kubecdc.config" . | fromYaml -}}
-{{- list (pick $config "admin" "cluster" "election" "state") (dig "log" "format" "" $config) | toJson | sha256sum -}}
+{{- list (pick $config "cluster" "election" "state") (dig "admin" "listen" "" $config) (dig "log" "format" "" $config) | toJson | sha256sum -}}
 {{- end -}}
 {{- end }}
 

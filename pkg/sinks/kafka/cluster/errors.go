@@ -36,6 +36,21 @@ func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error 
 	return c.unreachableError(err)
 }
 
+// ReadError is SinkError for a topic that is only read.
+func (c *Cluster) ReadError(ctx context.Context, topic string, err error) error {
+	switch {
+	case errors.Is(err, kafka.UnknownTopicOrPartition):
+		return condition.Problem{
+			Code: condition.SinkTargetMissing, Cause: fmt.Sprintf("topic %q does not exist", topic), Remedy: "create it, or correct its name",
+		}.Wrap(err)
+	case errors.Is(err, kafka.TopicAuthorizationFailed):
+		return condition.Problem{
+			Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to read topic %q", topic), Remedy: "grant READ and DESCRIBE on it",
+		}.Wrap(err)
+	}
+	return c.SinkError(ctx, topic, err)
+}
+
 // unreachableError returns the cause and the remedy of a failed connection.
 func (c *Cluster) unreachableError(err error) error {
 	var credentials *auth.CredentialError

@@ -280,17 +280,30 @@ var (
 	subscribeViolation = regexp.MustCompile(`(?i)violation for subscription to "([^"]*)"`)
 )
 
-// handleAsyncError fails the calls that have sent to a subject that the server refuses. If the server refuses the inbox, no
-// answer can arrive, and the server does not retry the subscription by itself: the link closes.
+// subscriptionRefusal returns what an error of the library stands for, if the server refuses a subscription.
+func subscriptionRefusal(err error, inbox string) *sinks.UnavailableError {
+	m := subscribeViolation.FindStringSubmatch(err.Error())
+	if m == nil {
+		return nil
+	}
+	e := &sinks.UnavailableError{
+		Code: condition.SinkUnauthorized, Reason: fmt.Sprintf("this user may not subscribe to %q", m[1]),
+		Remedy: fmt.Sprintf("allow subscribing to %q on the server", m[1]), Err: err,
+	}
+	if strings.HasPrefix(m[1], inbox) {
+		e.Reason = fmt.Sprintf("this user may not subscribe to its inbox %q", m[1])
+		e.Remedy = "allow that on the server, or set nats.inboxPrefix"
+	}
+	return e
+}
+
+// handleAsyncError fails the calls that have sent to a subject that the server refuses. If it refuses a subscription,
+// nothing can arrive there, and it does not retry that by itself: the link closes.
 func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 	if m := publishViolation.FindStringSubmatch(err.Error()); m != nil {
 		l.calls.failCalls(m[1], &DeniedError{Subject: m[1], Err: err})
 	}
-	if m := subscribeViolation.FindStringSubmatch(err.Error()); m != nil {
-		reason := fmt.Sprintf("this user may not subscribe to its inbox %q", m[1])
-		refusal := &sinks.UnavailableError{
-			Code: condition.SinkUnauthorized, Reason: reason, Remedy: "allow that on the server, or set nats.inboxPrefix", Err: err,
-		}
+	if refusal := subscriptionRefusal(err, l.inbox); refusal != nil {
 		l.refusal.Store(refusal)
 		l.outage.startOutage(refusal.Problem())
 		l.calls.failCalls("", refusal)

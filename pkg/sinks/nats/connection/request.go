@@ -167,6 +167,24 @@ func (l *Link) Flush(ctx context.Context, before error) error {
 	return fmt.Errorf("publish: %w", after)
 }
 
+// SubscribeGroup subscribes to a subject as a member of a queue group, and returns when the server has accepted that. The
+// library subscribes again after each reconnect.
+func (l *Link) SubscribeGroup(ctx context.Context, subject, group string) (*nats.Subscription, error) {
+	before := l.nc.LastError()
+	s, err := l.nc.QueueSubscribeSync(subject, group)
+	if err != nil {
+		return nil, l.notConnectedError(ctx, err)
+	}
+	if err := l.Flush(ctx, before); err != nil {
+		_ = s.Unsubscribe() // it fails where the connection is closed
+		if refusal := subscriptionRefusal(err, l.inbox); refusal != nil {
+			return nil, refusal
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
 // LastError returns the last asynchronous error of the connection.
 func (l *Link) LastError() error { return l.nc.LastError() }
 
