@@ -263,7 +263,10 @@ func (w *world) verifyAfter(ends []int64) *Result {
 // emitAgain delivers what differs again, as a signal has the exporter do it.
 func (w *world) emitAgain(d Differing) {
 	id := fmt.Sprint("again-", w.version)
-	c := event.Change{Cluster: "c", Resource: pods, Namespace: "ns", ListVersion: strconv.Itoa(w.version), Snapshot: &event.SnapshotInfo{ID: id}}
+	c := event.Change{
+		Cluster: "c", Resource: pods, Namespace: "ns", ListVersion: strconv.Itoa(w.version), ObservedAt: time.Unix(int64(w.version), 0),
+		Snapshot: &event.SnapshotInfo{ID: id},
+	}
 	for _, key := range d.Existing {
 		name := strings.TrimPrefix(key, "ns/")
 		v, again := w.now[name], c
