@@ -153,7 +153,7 @@ func (m *remembered) wasReadAfter(r Record) bool {
 	case isNumber(readAt) && readAt == m.readAt():
 		return !m.exists || isOlder
 	}
-	return isOlder && !(isNumber(readAt) && isNumber(m.readAt()))
+	return isOlder && (!isNumber(readAt) || !isNumber(m.readAt()))
 }
 
 // readAt implements the version at which a record was read, of rule 8.
