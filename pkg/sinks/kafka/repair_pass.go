@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	kproto "github.com/segmentio/kafka-go/protocol"
-
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -81,12 +79,11 @@ func (p *repairPass) repairPartition(ctx context.Context, at cluster.Partition, 
 // and the records that were written meanwhile with it, so that the lane is blocked for a short time only.
 func (p *repairPass) repairKeyRange(ctx context.Context, at cluster.Partition, count int, contains func(key []byte) bool) error {
 	stale := map[string]staleKey{}
-	span := &cluster.Span{Partition: at, Each: func(r *kproto.Record) error {
-		key, err := protocol.ReadBytes(r.Key)
-		if err != nil || !contains(key) {
-			return err
+	span := &cluster.Span{Partition: at, Each: func(r *protocol.Record) error {
+		if !contains(r.Key) {
+			return nil
 		}
-		if p.updateStaleKeys(stale, string(key), r); len(stale) > p.repairer.maxKeys {
+		if p.updateStaleKeys(stale, string(r.Key), r); len(stale) > p.repairer.maxKeys {
 			return errTooManyStaleKeys
 		}
 		return nil
@@ -129,17 +126,17 @@ type staleKey struct{ uid, version string }
 // updateStaleKeys takes the newest record of a key into account. The key is stale if the record is ours, and of an object
 // that the snapshot covers, but not of this snapshot, read before its list, and in a version not newer than that. This is
 // rule 8 of docs/consuming.md; where clocks decide, the record must be older than the beginning of the snapshot.
-func (p *repairPass) updateStaleKeys(stale map[string]staleKey, key string, r *kproto.Record) {
+func (p *repairPass) updateStaleKeys(stale map[string]staleKey, key string, r *protocol.Record) {
 	delete(stale, key)
 	c := p.repair.snapshot
-	if r.Value == nil || protocol.HeaderValue(r, "cluster") != c.Cluster || protocol.HeaderValue(r, "resource") != c.Resource.String() || !p.coversKey(key) {
+	if r.Value == nil || r.HeaderValue("cluster") != c.Cluster || r.HeaderValue("resource") != c.Resource.String() || !p.coversKey(key) {
 		return
 	}
-	at, err := time.Parse(time.RFC3339Nano, protocol.HeaderValue(r, "observedAt"))
-	if err != nil || protocol.HeaderValue(r, "snapshot") == c.Snapshot.ID {
+	at, err := time.Parse(time.RFC3339Nano, r.HeaderValue("observedAt"))
+	if err != nil || r.HeaderValue("snapshot") == c.Snapshot.ID {
 		return
 	}
-	id, ours := strings.CutPrefix(protocol.HeaderValue(r, "id"), c.Cluster+"/")
+	id, ours := strings.CutPrefix(r.HeaderValue("id"), c.Cluster+"/")
 	parts := strings.Split(id, "/") // uid, resourceVersion, type
 	if !ours || len(parts) < 3 {
 		return
@@ -154,9 +151,9 @@ func (p *repairPass) updateStaleKeys(stale map[string]staleKey, key string, r *k
 }
 
 // readVersion returns the version of the cluster at which the object of a record was read; "" if it is not known.
-func readVersion(r *kproto.Record, version string) string {
-	listed := protocol.HeaderValue(r, "listVersion")
-	switch event.Type(protocol.HeaderValue(r, "type")) {
+func readVersion(r *protocol.Record, version string) string {
+	listed := r.HeaderValue("listVersion")
+	switch event.Type(r.HeaderValue("type")) {
 	case event.Snapshot, event.Sync: // of a list in any case
 		return listed
 	default:

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/segmentio/kafka-go"
-	kproto "github.com/segmentio/kafka-go/protocol"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -87,10 +84,10 @@ func (r *StoredReader) StoredLanes(ctx context.Context, topic string) ([]sinks.S
 }
 
 // readEach reads spans and returns the first error. Without each, only their extents are queried.
-func (r *StoredReader) readEach(ctx context.Context, spans []*cluster.Span, each func(int, *kproto.Record) error) error {
+func (r *StoredReader) readEach(ctx context.Context, spans []*cluster.Span, each func(int, *protocol.Record) error) error {
 	var mu sync.Mutex
 	for i, s := range spans {
-		s.Each = func(record *kproto.Record) error {
+		s.Each = func(record *protocol.Record) error {
 			mu.Lock()
 			defer mu.Unlock()
 			return each(i, record)
@@ -124,44 +121,22 @@ func (r *StoredReader) ReadStored(ctx context.Context, spans []sinks.StoredSpan,
 			lanes = append(lanes, i)
 		}
 	}
-	var buffer []byte
-	return r.readEach(ctx, reads, func(i int, record *kproto.Record) error {
+	return r.readEach(ctx, reads, func(i int, record *protocol.Record) error {
 		lane := lanes[i]
 		if record.Offset >= spans[lane].To {
 			return nil
 		}
-		var err error
-		if buffer, err = appendBytes(buffer[:0], record.Value); err != nil {
-			return err
-		}
-		return each(sinks.StoredRecord{Lane: lane, Position: record.Offset, Value: buffer, Header: factHeader(record)})
+		return each(sinks.StoredRecord{Lane: lane, Position: record.Offset, Value: record.Value, Header: factHeader(record)})
 	})
 }
 
-// appendBytes appends a value to b; nothing if it is null.
-func appendBytes(b []byte, value kproto.Bytes) ([]byte, error) {
-	if value == nil {
-		return b, nil
-	}
-	start := len(b)
-	b = slices.Grow(b, value.Len())[:start+value.Len()]
-	_, err := io.ReadFull(value, b[start:])
-	return b, err
-}
-
 // factHeader returns the lookup of headers for [format.ReadStored]. They have the names that it uses.
-func factHeader(r *kproto.Record) func(name string) string {
-	var key *string // the bytes can be read once
+func factHeader(r *protocol.Record) func(name string) string {
 	return func(name string) string {
-		if name != format.HeaderKey {
-			return protocol.HeaderValue(r, name)
+		if name == format.HeaderKey {
+			return string(r.Key)
 		}
-		if key == nil {
-			b, _ := protocol.ReadBytes(r.Key) // in memory
-			text := string(b)
-			key = &text
-		}
-		return *key
+		return r.HeaderValue(name)
 	}
 }
 

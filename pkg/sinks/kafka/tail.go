@@ -6,9 +6,6 @@ import (
 	"maps"
 	"sync"
 
-	kproto "github.com/segmentio/kafka-go/protocol"
-
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
@@ -54,10 +51,10 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 			if unreadable[l.Partition] != nil {
 				continue
 			}
-			span := &cluster.Span{Partition: l.Partition, NextIn: l.of.ID, Next: int64(lanes[lane]), Each: func(r *kproto.Record) error {
-				e, ours, err := readEmitted(r)
-				if err != nil || !ours {
-					return err
+			span := &cluster.Span{Partition: l.Partition, NextIn: l.of.ID, Next: int64(lanes[lane]), Each: func(r *protocol.Record) error {
+				e, ours := format.ReadEmitted(r.Value, factHeader(r))
+				if !ours {
+					return nil
 				}
 				calling.Lock()
 				defer calling.Unlock()
@@ -147,14 +144,4 @@ func (f *fence) hasTriedBefore(lanes map[sinks.Lane]sinks.LanePosition) (tried b
 		f.tailTried[lane] = true
 	}
 	return tried
-}
-
-// readEmitted returns which change a record is about; ours is false for records that are not changes.
-func readEmitted(r *kproto.Record) (e event.EmittedRecord, ours bool, err error) {
-	value, err := protocol.ReadBytes(r.Value)
-	if err != nil {
-		return e, false, err
-	}
-	e, ours = format.ReadEmitted(value, factHeader(r))
-	return e, ours, nil
 }

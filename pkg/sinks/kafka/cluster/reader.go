@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	kproto "github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -40,7 +39,7 @@ type Span struct {
 	Err        error            // why the last call could not query or read the partition; nil if it could
 
 	// Each is called for every record. An error ends the read; the record counts as read all the same.
-	Each func(*kproto.Record) error
+	Each func(*protocol.Record) error
 	// Producers are the producer IDs whose records are read, nil for all: the batches of others are not even decompressed.
 	Producers map[int64]bool
 	// AfterFetch, if not nil, is called after the records of each response, when Next and Last are up to date.
@@ -405,7 +404,7 @@ func (s *Span) consumeBatches(batches protocol.Batches) error {
 		return ErrRecreated
 	}
 	s.verified = verify
-	next, err := batches.EachRecord(s.Next, s.Producers, func(r *kproto.Record) error {
+	next, err := batches.EachRecord(s.Next, s.Producers, func(r *protocol.Record) error {
 		s.Next = r.Offset + 1
 		if err := s.Each(r); err != nil {
 			return &CallbackError{err}

@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	kproto "github.com/segmentio/kafka-go/protocol"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -186,13 +186,9 @@ func (p *Partition) readSpan(ctx context.Context, s *cluster.Span) error {
 }
 
 // passRecord passes a record on, unless it was read before.
-func (p *Partition) passRecord(r *kproto.Record) error {
+func (p *Partition) passRecord(r *protocol.Record) error {
 	if r.Offset < p.skipBelow {
 		return nil
 	}
-	value, err := protocol.ReadBytes(r.Value)
-	if err != nil {
-		return err
-	}
-	return p.Each(Record{r.Offset, r.Time, value})
+	return p.Each(Record{r.Offset, r.Time, bytes.Clone(r.Value)})
 }

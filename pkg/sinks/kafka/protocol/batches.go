@@ -1,13 +1,8 @@
 package protocol
 
 import (
-	"bytes"
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"io"
-
-	"github.com/segmentio/kafka-go/protocol"
+	"time"
 )
 
 // Batches is a sequence of record batches, as in a fetch response. The last one may be truncated.
@@ -17,11 +12,22 @@ type Batches []byte
 const (
 	batchLengthAt = 8
 	batchHead     = 12 // what the length does not count
+	magicAt       = 16
 	crcAt         = 17
 	attributesAt  = 21
 	lastDeltaAt   = 23
+	baseTimeAt    = 27
+	maxTimeAt     = 35
 	producerAt    = 43
+	countAt       = 57
 	batchHeader   = 61
+)
+
+// The attributes of a batch.
+const (
+	codecMask   = 7
+	appendedBit = 1 << 3 // the time is that of the broker, and maxTime is that of all records
+	controlBit  = 1 << 5
 )
 
 // batch is one complete batch.
@@ -32,6 +38,24 @@ func (b batch) baseOffset() int64 { return int64(binary.BigEndian.Uint64(b)) }
 // endOffset is the offset behind the last record, including records that compaction has removed.
 func (b batch) endOffset() int64 {
 	return b.baseOffset() + int64(binary.BigEndian.Uint32(b[lastDeltaAt:])) + 1
+}
+
+func (b batch) attributes() uint16 { return binary.BigEndian.Uint16(b[attributesAt:]) }
+
+func (b batch) isControl() bool { return b.attributes()&controlBit != 0 }
+
+func (b batch) producer() int64 { return int64(binary.BigEndian.Uint64(b[producerAt:])) }
+
+// timeOf returns the time of a record, from its milliseconds after the first record's; zero if it has none.
+func (b batch) timeOf(delta int64) time.Time {
+	millis := int64(binary.BigEndian.Uint64(b[baseTimeAt:])) + delta
+	if b.attributes()&appendedBit != 0 {
+		millis = int64(binary.BigEndian.Uint64(b[maxTimeAt:]))
+	}
+	if millis < 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(millis)
 }
 
 // splitFirst returns the first batch, nil if it is truncated, and the others.
@@ -64,60 +88,16 @@ func (all Batches) BatchAt(offset int64) BatchID {
 
 // EachRecord calls each for the records from an offset on, in order, and returns the offset to continue from. Control
 // records of transactions are skipped, and so are batches that compaction has emptied, and unless producers is nil, batches
-// of other producer IDs: compaction keeps the ID of a batch. Key and headers of a record are valid until each returns.
-func (all Batches) EachRecord(from int64, producers map[int64]bool, each func(*protocol.Record) error) (next int64, err error) {
+// of other producer IDs: compaction keeps the ID of a batch. A record is valid until each returns.
+func (all Batches) EachRecord(from int64, producers map[int64]bool, each func(*Record) error) (next int64, err error) {
+	var reading batchReader
 	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
-		control := protocol.Attributes(binary.BigEndian.Uint16(b[attributesAt:])).Control()
-		if !control && (producers == nil || producers[int64(binary.BigEndian.Uint64(b[producerAt:]))]) {
-			if err := b.eachRecord(from, each); err != nil {
+		if !b.isControl() && (producers == nil || producers[b.producer()]) {
+			if err := reading.eachRecord(b, from, each); err != nil {
 				return from, err
 			}
 		}
 		from = max(from, b.endOffset())
 	}
 	return from, nil
-}
-
-// eachRecord is EachRecord for one batch.
-func (b batch) eachRecord(from int64, each func(*protocol.Record) error) error {
-	var set protocol.RecordSet
-	length := binary.BigEndian.AppendUint32(nil, uint32(len(b)))
-	if _, err := set.ReadFrom(io.MultiReader(bytes.NewReader(length), bytes.NewReader(b))); err != nil {
-		return fmt.Errorf("an unreadable batch: %w", err)
-	}
-	if set.Records == nil {
-		return nil
-	}
-	for {
-		r, err := set.Records.ReadRecord()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil && r.Offset >= from {
-			err = each(r)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// HeaderValue returns the value of a header; "" if there is none.
-func HeaderValue(r *protocol.Record, name string) string {
-	for _, h := range r.Headers {
-		if h.Key == name {
-			return string(h.Value)
-		}
-	}
-	return ""
-}
-
-// ReadBytes reads a key or a value; nil if it is null.
-func ReadBytes(b protocol.Bytes) ([]byte, error) {
-	if b == nil {
-		return nil, nil
-	}
-	all := make([]byte, b.Len())
-	_, err := io.ReadFull(b, all)
-	return all, err
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	kproto "github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/createtopics"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -139,12 +139,8 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 		s.reading = nil
 		return before != nil, nil
 	}
-	now := &cluster.Span{Partition: s.partition, Lead: by, VerifyLast: true, Each: func(r *kproto.Record) error {
-		entry, err := readEntry(r)
-		if err != nil {
-			return err
-		}
-		return each(entry)
+	now := &cluster.Span{Partition: s.partition, Lead: by, VerifyLast: true, Each: func(r *protocol.Record) error {
+		return each(sinks.StateEntry{Key: bytes.Clone(r.Key), Value: bytes.Clone(r.Value)})
 	}}
 	if err == nil {
 		err = s.reader.QueryExtents(ctx, by.Broker, []*cluster.Span{now})
@@ -181,14 +177,6 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 func (s *Store) continues(before, now *cluster.Span) bool {
 	return now.First == before.First && now.End >= before.Next && now.Lead.Epoch >= before.Lead.Epoch &&
 		time.Now().Round(0).Sub(s.readAt) <= maxFollowAge
-}
-
-func readEntry(r *kproto.Record) (e sinks.StateEntry, err error) {
-	if e.Key, err = protocol.ReadBytes(r.Key); err != nil {
-		return e, err
-	}
-	e.Value, err = protocol.ReadBytes(r.Value)
-	return e, err
 }
 
 func (s *Store) readError(ctx context.Context, err error) error {
