@@ -34,7 +34,8 @@ func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
 		}
 		mustPublish(t, s, lane(0), largePods("p0", each+1, each+3, size))
 	}
-	listens := time.Now().Add(s.cluster.ThrottledFor())
+	// The broker announces more than it takes if it applied the quota late: then the sink, which asks again, sends earlier.
+	listens := time.Now().Add(s.config.RequestTimeout)
 	mustPublish(t, s, lane(1), pods("p1", 2, each+1))
 	if time.Now().Before(listens) {
 		t.Error("a request was sent before the throttle time was over")
