@@ -75,6 +75,9 @@ func TestRecordsAreReadWhateverCompressesThem(t *testing.T) {
 			if r.Value == nil {
 				tombstones++
 			}
+			if !r.Time.Equal(time.UnixMilli(1)) {
+				t.Errorf("%s: the time is %v", codec, r.Time)
+			}
 			got = append(got, describe(r))
 			return nil
 		})
