@@ -240,8 +240,9 @@ var mistakes = map[string]func(r *rand.Rand, p spot) bool{
 		beside := func(key string) bool {
 			return slices.ContainsFunc(p.parent.Content, func(n *yaml.Node) bool { return n.Value == key })
 		}
-		if !slices.Contains(required, p.key) || p.key == "topic" && !beside("brokers") || p.key == "brokers" && beside("topics") {
-			return false // the brokers of audit topics are needed where there are topics only
+		if !slices.Contains(required, p.key) || p.key == "topic" && !beside("brokers") || p.key == "brokers" && beside("topics") ||
+			p.key == "subject" && !beside("url") {
+			return false // brokers of audit topics are needed where there are topics only, and a subject of signals with a sink
 		}
 		p.parent.Content = slices.Delete(p.parent.Content, p.index-1, p.index+1)
 		return true
