@@ -86,19 +86,21 @@ func (r *batchReader) open(b batch) ([]byte, error) {
 	if sum := binary.BigEndian.Uint32(b[crcAt:]); sum != crc32.Checksum(b[attributesAt:], castagnoli) {
 		return nil, errors.New("its checksum is wrong")
 	}
-	codec := compress.Compression(b.attributes() & codecMask)
-	switch codec {
-	case compress.None:
-		return b[batchHeader:], nil
-	case compress.Zstd:
-		var err error
-		r.decompressed, err = zstdDecoder().DecodeAll(b[batchHeader:], r.decompressed[:0])
+	return r.decompress(b[batchHeader:], compress.Compression(b.attributes()&codecMask))
+}
+
+func (r *batchReader) decompress(records []byte, by compress.Compression) (_ []byte, err error) {
+	if by == compress.None {
+		return records, nil
+	}
+	if by == compress.Zstd {
+		r.decompressed, err = zstdDecoder().DecodeAll(records, r.decompressed[:0])
 		return r.decompressed, err
 	}
-	if codec.Codec() == nil {
-		return nil, fmt.Errorf("its codec is %d, which is unknown", codec)
+	if by.Codec() == nil {
+		return nil, fmt.Errorf("its codec is %d, which is unknown", by)
 	}
-	reader := codec.Codec().NewReader(bytes.NewReader(b[batchHeader:]))
+	reader := by.Codec().NewReader(bytes.NewReader(records))
 	defer func() { _ = reader.Close() }() // of memory
 	r.buffer.Reset()
 	n, err := r.buffer.ReadFrom(io.LimitReader(reader, maxDecompressed+1))
