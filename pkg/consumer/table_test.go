@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -192,6 +193,36 @@ func TestASnapshotThatLacksAnObjectIsNotVerified(t *testing.T) {
 		table, _ := tableOf(t, newRecord("snapshot", "a", "1", "5", inSnapshot("s")), end)
 		if frames := table.Snapshots(); len(frames) != 1 || !frames[0].Ended || frames[0].Verified {
 			t.Errorf("%s: %+v", name, frames)
+		}
+	}
+}
+
+// newWatermark returns a copy of a watermark, for the objects a and b in versions 10 and 15.
+func newWatermark(sequence uint64, lane, lanes int, position string) Record {
+	end := newSnapshotEnd("x", position, [3]string{"a", "ua", "10"}, [3]string{"b", "ub", "15"})
+	return Record{ID: fmt.Sprint("watermark/", sequence, lane), Type: "watermark", Cluster: "c", Resource: "pods", ResourceVersion: position,
+		Watermark: &Watermark{Epoch: "e", Sequence: sequence, Lane: lane, Lanes: lanes, Algorithm: digestAlgorithm,
+			Count: end.Snapshot.Count, Digest: end.Snapshot.Digest}}
+}
+
+// TestAWatermarkThatStaysKeepsWhatWasReadForIt has a topic that grew from two partitions to three. The watermark of three is
+// read first, and stays while an older one of two completes; the record that stands before both counts for it all the same.
+func TestAWatermarkThatStaysKeepsWhatWasReadForIt(t *testing.T) {
+	table, _ := tableOf(t,
+		newRecord("added", "a", "ua", "10"), newWatermark(1, 0, 2, "20"), // its copy in lane 1 is gone
+		newWatermark(3, 2, 3, "30"),
+		newRecord("added", "b", "ub", "15"),
+		newWatermark(2, 0, 2, "30"), newWatermark(2, 1, 2, "30"),
+	)
+	for lane, want := range []uint64{2, 3} {
+		if all := table.Watermarks(); len(all) != 1 || all[0].Sequence != 2 || all[0].Check != CheckEqual {
+			t.Fatalf("before the copy in lane %d the newest watermark is %+v", lane, all)
+		}
+		if err := table.Apply(newWatermark(3, lane, 3, "30")); err != nil {
+			t.Fatal(err)
+		}
+		if all := table.Watermarks(); all[0].Sequence != want || all[0].Check != CheckEqual {
+			t.Errorf("after the copy in lane %d the newest watermark is %+v", lane, all[0])
 		}
 	}
 }

@@ -217,6 +217,7 @@ func (w *watermarkScope) removePending(at int) (late sum) {
 	var removed sum
 	for _, p := range w.pending[:at+1] {
 		if late.add(p.late, 1); p.Lanes > w.pending[at].Lanes {
+			p.sum.add(removed, 1)
 			left = append(left, p)
 		} else {
 			removed.add(p.late, 1)

@@ -437,6 +437,7 @@ class _Scope:
         for one in self.pending[: at + 1]:
             late.add(one.late)
             if one.lanes > lanes:
+                one.sum.add(removed)
                 left.append(one)
             else:
                 removed.add(one.late)

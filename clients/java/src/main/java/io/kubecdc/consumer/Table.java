@@ -351,6 +351,7 @@ public final class Table {
             for (PendingWatermark one : pending.subList(0, at + 1)) {
                 sum.add(one.late, 1);
                 if (one.member.lanes() > pending.get(at).member.lanes()) {
+                    one.sum.add(removed, 1);
                     left.add(one);
                 } else {
                     removed.add(one.late, 1);
