@@ -50,7 +50,7 @@ func TestForgedTablesAndReusedNamesNameNoWrongAuthor(t *testing.T) {
 	p := newProof(t)
 	p.createTables()
 	if err := p.exporter.Configure(func(s *exporter.Settings) {
-		s.Audit["window"] = "20s"
+		s.Audit["window"] = "25s"
 		s.Resources[0]["select"] = append(s.Resources[0]["select"].([]string), "tables.example.io")
 	}); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestRequestsThatFoundAVersionNameNoAuthor(t *testing.T) {
 		a.admission = strings.NewReplacer(`resources: ["services"`, `resources: ["others"`)
 	})
 	p := &proof{audited: a, t: t, logged: a.newUser(1), unlogged: a.newUser(unloggedUser), mustHaveNone: map[string]string{}, mustBeNamed: map[string]string{}}
-	if err := p.exporter.Configure(func(s *exporter.Settings) { s.Audit["window"] = "20s" }); err != nil {
+	if err := p.exporter.Configure(func(s *exporter.Settings) { s.Audit["window"] = "25s" }); err != nil {
 		t.Fatal(err)
 	}
 	annotated, bare := attributedKinds[0], attributedKinds[3]
