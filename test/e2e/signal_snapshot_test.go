@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
-// snapshotKills is how often the exporter is killed while a requested snapshot is emitted.
+// snapshotKills is how often the exporter is killed while a requested snapshot is emitted; KUBECDC_E2E_KILLS sets it.
 const snapshotKills = 3
 
 // requestSnapshot sends the signal for a snapshot and returns it.
@@ -111,8 +112,9 @@ func TestARequestedSnapshotIsWhole(t *testing.T) {
 			load.AwaitOperations(rate)
 			selected := []string{"configmaps", "deployments.apps", "widgets." + workload.WidgetGroup} // and no services
 			signal := s.requestSnapshot(s.exporter, sink, "--select", strings.Join(selected, ","))
-			kills := 0
-			for kills < snapshotKills && s.killDuringSnapshot(time.Duration(random.IntN(30))*time.Millisecond) {
+			t.Logf("before: %s", s.describeDelivery())
+			most, kills := sizeOf(t, "KUBECDC_E2E_KILLS", snapshotKills), 0
+			for kills < most && s.killDuringSnapshot(time.Duration(random.IntN(30))*time.Millisecond) {
 				kills++
 				s.must(s.exporter.Launch(t.Context()))
 			}
@@ -122,6 +124,7 @@ func TestARequestedSnapshotIsWhole(t *testing.T) {
 			s.must(s.exporter.Configure(now.configure))
 			s.awaitConfiguration()
 			ended := s.awaitSignal(s.exporter, signal.ID)
+			t.Logf("until the end of the snapshot: %s", s.describeDelivery())
 			load.Stop()
 			s.awaitAll()
 			if ended.State != "done" || !strings.HasSuffix(ended.Result, " objects of 3 resources") {
@@ -139,6 +142,37 @@ func TestARequestedSnapshotIsWhole(t *testing.T) {
 			s.judge(oracle.Rules{Repetitions: true})
 		})
 	}
+}
+
+// describeDelivery returns how long deliveries took since the start of the exporter, for reading, and its peak memory.
+func (s *fixture) describeDelivery() string {
+	s.t.Helper()
+	metrics := metricsOf(s.t, s.exporter)
+	text := fmt.Sprintf("peak RSS %d MB", s.exporter.Process().Usage().PeakRSS/1e6)
+	for _, sink := range []string{"kafka", "nats"} {
+		text += fmt.Sprintf("; %s half within %s s, 99 %% within %s s", sink, deliveredWithin(metrics, sink, 0.5), deliveredWithin(metrics, sink, 0.99))
+	}
+	return text
+}
+
+// deliveredWithin returns the bound of the bucket in which a share of the deliveries to a sink ends.
+func deliveredWithin(metrics, sink string, share float64) string {
+	var bounds []string
+	var counts []float64
+	for line := range strings.Lines(metrics) {
+		rest, is := strings.CutPrefix(line, `kubecdc_sink_delivery_seconds_bucket{sink="`+sink+`",le="`)
+		bound, value, found := strings.Cut(strings.TrimSpace(rest), `"} `)
+		count, err := strconv.ParseFloat(value, 64)
+		if is && found && err == nil {
+			bounds, counts = append(bounds, bound), append(counts, count)
+		}
+	}
+	for i, count := range counts {
+		if count >= share*counts[len(counts)-1] {
+			return bounds[i]
+		}
+	}
+	return "?"
 }
 
 // TestARequestedSnapshotSurvivesAFailover asks one replica for a snapshot and takes that away with its volume.
