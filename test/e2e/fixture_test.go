@@ -78,11 +78,24 @@ func newFixtureIn(t *testing.T, env *environment, kinds []workload.Kind, changes
 	}
 	s.openReaders(settings)
 	s.must(env.cluster.CreateNamespace(t.Context(), s.name))
+	s.touch(kinds)
 	if s.beginning, err = env.etcd.Revision(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.end(kinds) })
 	return s
+}
+
+// touch has something happen to each kind. After more than 75 seconds without an event, a full watch cache grows no more
+// until all events in it are newer than that: it drops the last one before a burst of a hundred, and with it every position
+// between that event and the first one of the burst. The API server answers to such a position that it is too old, although
+// nothing happened since.
+func (s *fixture) touch(kinds []workload.Kind) {
+	s.t.Helper()
+	for _, kind := range kinds {
+		s.must(s.cluster.Create(s.t.Context(), kind, s.name, "touched"))
+		s.must(s.cluster.Delete(s.t.Context(), kind, s.name, "touched"))
+	}
 }
 
 // openReaders opens the readers.
