@@ -93,6 +93,10 @@ func newFixtureIn(t *testing.T, env *environment, kinds []workload.Kind, changes
 func (s *fixture) touch(kinds []workload.Kind) {
 	s.t.Helper()
 	for _, kind := range kinds {
+		served, err := s.cluster.Serves(s.t.Context(), kind)
+		if s.must(err); !served { // yet
+			continue
+		}
 		s.must(s.cluster.Create(s.t.Context(), kind, s.name, "touched"))
 		s.must(s.cluster.Delete(s.t.Context(), kind, s.name, "touched"))
 	}
