@@ -35,8 +35,6 @@ const lostReplay = "another exporter has taken over, or the journal was replaced
 
 // submit stores a signal. The journal is first, so that an active signal without a replay is one that was lost.
 func (s *requestedReplays) submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
-	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if stored, again := s.registry.Find(r.ID); again { // the client did not get the answer

@@ -208,8 +208,6 @@ func (c *signalControl) waitingFor(sink string) uint64 {
 
 // submit executes a request. sinks are the configured ones.
 func (c *signalControl) submit(ctx context.Context, r signals.Request, sinks []config.Sink) (signals.Signal, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
-	defer cancel()
 	if stored, again := c.registry.Find(r.ID); again { // the client did not get the answer
 		return stored, nil
 	}
@@ -309,6 +307,8 @@ func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.S
 	if !c.open.Load() {
 		return signals.Signal{}, notActive(c.replica)
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
+	defer cancel()
 	switch r.Kind {
 	case signals.Snapshot:
 		return c.snapshots.submit(ctx, r)

@@ -44,8 +44,6 @@ func newRequestedSnapshots(c *signalControl, s scopeSource, sinks []config.Sink,
 
 // submit stores a signal and requests its snapshots.
 func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
-	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if stored, again := s.registry.Find(r.ID); again { // the client did not get the answer
@@ -88,8 +86,6 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 // cancel it, and then what it has requested is removed. A replay gets its end in the stream, and ends with the delivery of
 // that.
 func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (signals.Signal, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
-	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if stored, again := s.registry.Find(r.ID); again { // the client did not get the answer
