@@ -37,9 +37,6 @@ const lostReplay = "another exporter has taken over, or the journal was replaced
 func (s *requestedReplays) submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if stored, again := s.registry.Find(r.ID); again { // the client did not get the answer
-		return stored, nil
-	}
 	signal := r.New(time.Now())
 	replay := journal.Replay{ID: signal.ID, Sink: signal.Sink, Since: r.From, Next: max(r.Offset, s.journal.Oldest()), Last: s.journal.Newest()}
 	refusal, err := s.refusalOfReplay(ctx, r)

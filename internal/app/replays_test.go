@@ -24,7 +24,7 @@ func openReplays(t *testing.T, j *journal.Journal) *requestedReplays {
 func (s *requestedReplays) mustSubmit(t *testing.T, r signals.Request) signals.Signal {
 	t.Helper()
 	r.Kind = signals.Replay
-	signal, err := s.submit(t.Context(), r)
+	signal, err := s.registry.Execute(t.Context(), r, func(r signals.Request) (signals.Signal, error) { return s.submit(t.Context(), r) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,12 +37,11 @@ type signalControl struct {
 
 	mu       sync.Mutex
 	switches map[string]*delivery.PauseSwitch // by sink
-	working  map[string]bool                  // IDs of the signals that this process is working on
 }
 
 // newSignalControl returns the signals that the journal has.
 func newSignalControl(j *journal.Journal, r *replica, log *slog.Logger) (*signalControl, error) {
-	c := &signalControl{log: log, journal: j, replica: r, switches: map[string]*delivery.PauseSwitch{}, working: map[string]bool{}}
+	c := &signalControl{log: log, journal: j, replica: r, switches: map[string]*delivery.PauseSwitch{}}
 	c.registry = signals.NewRegistry(c.storeBook)
 	return c, c.load()
 }
@@ -124,24 +123,10 @@ func (c *signalControl) pauseSwitch(sink string) *delivery.PauseSwitch {
 	return c.switches[sink]
 }
 
-func (c *signalControl) setWorking(id string, yes bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if delete(c.working, id); yes {
-		c.working[id] = true
-	}
-}
-
-func (c *signalControl) isWorking(id string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.working[id]
-}
-
 // endInterrupted ends the signals that an earlier process has not finished, unless they go on.
 func (c *signalControl) endInterrupted(now time.Time) {
 	for _, s := range c.registry.List() {
-		if s.State == signals.Active && !s.Kind.GoesOn() && !c.isWorking(s.ID) {
+		if s.State == signals.Active && !s.Kind.GoesOn() && !c.registry.IsExecuting(s.ID) {
 			ended := s.End(signals.Aborted, now, 0, "the exporter ended meanwhile; what it had done is done")
 			c.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
 		}
@@ -208,9 +193,6 @@ func (c *signalControl) waitingFor(sink string) uint64 {
 
 // submit executes a request. sinks are the configured ones.
 func (c *signalControl) submit(ctx context.Context, r signals.Request, sinks []config.Sink) (signals.Signal, error) {
-	if stored, again := c.registry.Find(r.ID); again { // the client did not get the answer
-		return stored, nil
-	}
 	s := r.New(time.Now())
 	paused, isPaused := c.registry.ActivePause(s.Sink)
 	if refusal := c.refusalOf(r, isPaused, sinks); refusal != "" {
@@ -279,8 +261,6 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 // treatDeadLetters retries or discards dead letters. What a signal has done when the process ends is durable, and the rest
 // is still there: endInterrupted then ends it.
 func (c *signalControl) treatDeadLetters(ctx context.Context, s signals.Signal, offsets []uint64) (signals.Signal, error) {
-	c.setWorking(s.ID, true)
-	defer c.setWorking(s.ID, false)
 	if err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
 		return s, err
 	}
@@ -309,16 +289,18 @@ func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.S
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout) // a client that goes away changes nothing
 	defer cancel()
-	switch r.Kind {
-	case signals.Snapshot:
-		return c.snapshots.submit(ctx, r)
-	case signals.Replay:
-		return c.replays.submit(ctx, r)
-	case signals.Cancel:
-		return c.snapshots.cancel(ctx, r)
-	default:
-		return c.signals.submit(ctx, r, c.cfg.Sinks)
-	}
+	return c.signals.registry.Execute(ctx, r, func(r signals.Request) (signals.Signal, error) {
+		switch r.Kind {
+		case signals.Snapshot:
+			return c.snapshots.submit(ctx, r)
+		case signals.Replay:
+			return c.replays.submit(ctx, r)
+		case signals.Cancel:
+			return c.snapshots.cancel(ctx, r)
+		default:
+			return c.signals.submit(ctx, r, c.cfg.Sinks)
+		}
+	})
 }
 
 // List implements [signals.Handler]. What a standby has of an earlier term is no longer true.

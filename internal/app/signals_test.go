@@ -1,8 +1,11 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"reflect"
+	"sync"
 	"testing"
 	"time"
 
@@ -131,19 +134,84 @@ func TestAPauseOfASinkThatIsNotConfiguredAnyMoreCanBeEnded(t *testing.T) {
 	}
 }
 
+// openHandler returns the handler of all signals for a journal with the sinks a and b.
+func openHandler(t *testing.T, j *journal.Journal, w *watchedScopes) signalHandler {
+	t.Helper()
+	control, sinks := openControl(t, j), []config.Sink{{Name: "a"}, {Name: "b"}}
+	c := &composition{memory: &memory{journal: j, signals: control}, cfg: &config.Config{Sinks: sinks}}
+	c.replays = newRequestedReplays(control, sinks)
+	c.snapshots = newRequestedSnapshots(control, w, sinks, c.replays)
+	c.open.Store(true)
+	return signalHandler{func() *composition { return c }}
+}
+
 // TestASignalIsExecutedOnceUnderItsID because a sender without an answer sends it again, by a bus perhaps much later.
 func TestASignalIsExecutedOnceUnderItsID(t *testing.T) {
 	j, stop := runJournal(t, t.TempDir())
 	defer stop()
-	c := openControl(t, j)
+	h := openHandler(t, j, watchPods(t, j))
+	submit := func(r signals.Request) signals.Signal {
+		t.Helper()
+		s, err := h.Submit(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
 	pause := signals.Request{ID: signals.NewID(), Kind: signals.Pause, Sink: "a"}
-	submitSignal(t, c, pause)
-	submitSignal(t, c, signals.Request{Kind: signals.Resume, Sink: "a"})
-	if again := submitSignal(t, c, pause); again.State != signals.Done || again.ID != pause.ID || !c.pauseSwitch("a").PausedSince().IsZero() {
+	submit(pause)
+	submit(signals.Request{Kind: signals.Resume, Sink: "a"})
+	c := h.current().signals
+	if again := submit(pause); again.State != signals.Done || again.ID != pause.ID || !c.pauseSwitch("a").PausedSince().IsZero() {
 		t.Errorf("a pause that has ended is in force again: %+v", again)
 	}
 	if all := c.registry.List(); len(all) != 2 {
 		t.Errorf("the signals are %+v", all)
+	}
+}
+
+// TestASignalThatSeveralSendersSendAtOnceIsExecutedOnce, whatever it asks for, and all of them get its answer.
+func TestASignalThatSeveralSendersSendAtOnceIsExecutedOnce(t *testing.T) {
+	dir := t.TempDir()
+	fillWithLetters(t, dir)
+	j, stop := runJournal(t, dir)
+	defer stop()
+	h := openHandler(t, j, watchPods(t, j))
+	snapshot := signals.NewID()
+	for _, r := range []signals.Request{
+		{Kind: signals.RetryDeadLetters, Sink: "a"},
+		{Kind: signals.DiscardDeadLetters, Sink: "b"},
+		{Kind: signals.Pause, Sink: "a", For: time.Hour},
+		{Kind: signals.Pause, Sink: "a"},
+		{Kind: signals.Resume, Sink: "a"},
+		{Kind: signals.Replay, Sink: "a", Offset: 6},
+		{ID: snapshot, Kind: signals.Snapshot, Sink: "a"},
+		{Kind: signals.Cancel, Target: snapshot},
+	} {
+		r.ID = cmp.Or(r.ID, signals.NewID())
+		before := len(h.current().signals.registry.List())
+		answers, sending := make([]signals.Signal, 8), sync.WaitGroup{}
+		for i := range answers {
+			sending.Go(func() {
+				var err error
+				if answers[i], err = h.Submit(t.Context(), r); err != nil {
+					t.Errorf("%s: %v", r.Kind, err)
+				}
+			})
+		}
+		sending.Wait()
+		kept, _ := h.current().signals.registry.Find(r.ID)
+		for _, s := range answers {
+			if s.State == signals.Refused || s.State == signals.Nothing || !reflect.DeepEqual(s, kept) {
+				t.Errorf("%s: an answer is %s %q of %v, and kept is %s %q of %v", r.Kind, s.State, s.Result, s.Since, kept.State, kept.Result, kept.Since)
+			}
+		}
+		if n := len(h.current().signals.registry.List()) - before; n != 1 {
+			t.Errorf("%s: %d signals", r.Kind, n)
+		}
+	}
+	if n := j.Newest(); n != 5+2 {
+		t.Errorf("the journal has %d changes, and 2 of 5 are retried", n)
 	}
 }
 

@@ -46,9 +46,6 @@ func newRequestedSnapshots(c *signalControl, s scopeSource, sinks []config.Sink,
 func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if stored, again := s.registry.Find(r.ID); again { // the client did not get the answer
-		return stored, nil
-	}
 	scopes, unknown, discovered := s.source.SelectScopes(source.Selected{Names: r.Select, Namespace: r.Namespace, Objects: r.Objects})
 	if !discovered {
 		return signals.Signal{}, &signals.NotActiveError{Reason: "this exporter has not found out yet what there is to watch; try again"}
@@ -88,9 +85,6 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (signals.Signal, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if stored, again := s.registry.Find(r.ID); again { // the client did not get the answer
-		return stored, nil
-	}
 	target, found := s.registry.Find(r.Target)
 	r.Sink = target.Sink
 	signal := r.New(time.Now())

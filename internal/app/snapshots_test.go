@@ -73,7 +73,7 @@ func requestsIn(j *journal.Journal) (all []string) {
 func (s *requestedSnapshots) mustSubmit(t *testing.T, r signals.Request) signals.Signal {
 	t.Helper()
 	r.Kind = signals.Snapshot
-	signal, err := s.submit(t.Context(), r)
+	signal, err := s.registry.Execute(t.Context(), r, func(r signals.Request) (signals.Signal, error) { return s.submit(t.Context(), r) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,13 +16,23 @@ type Registry struct {
 
 	saving sync.Mutex // held during a change: one after the other
 
-	mu      sync.Mutex
-	book    Book
-	unsaved bool // the store lacks the book, or may have another one
+	mu        sync.Mutex
+	book      Book
+	unsaved   bool                  // the store lacks the book, or may have another one
+	executing map[string]*execution // by ID of the signal
+}
+
+// execution is a request that is being executed.
+type execution struct {
+	ended  chan struct{} // closed when signal and err are set
+	signal Signal
+	err    error
 }
 
 // NewRegistry returns an empty registry. save stores a book in place of the one before; it is durable when it returns nil.
-func NewRegistry(save func(context.Context, []byte) error) *Registry { return &Registry{save: save} }
+func NewRegistry(save func(context.Context, []byte) error) *Registry {
+	return &Registry{save: save, executing: map[string]*execution{}}
+}
 
 // Decode reads a stored book; an empty one is a book without signals.
 func Decode(stored []byte) (b Book, err error) {
@@ -90,6 +100,61 @@ func (r *Registry) Places() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Sorted(maps.Keys(r.book.Positions))
+}
+
+// Execute executes a request, which gets an ID if it has none, and returns the signal as it is kept. Of several requests
+// under one ID the first one is executed; the others wait for that, until ctx ends, and get the same answer.
+func (r *Registry) Execute(ctx context.Context, request Request, execute func(Request) (Signal, error)) (Signal, error) {
+	request = request.withID()
+	e, kept, isFirst := r.beginExecution(request.ID)
+	switch {
+	case e == nil:
+		return kept, nil
+	case isFirst:
+		defer r.endExecution(request.ID, e)
+		if e.signal, e.err = execute(request); e.err == nil {
+			if kept, found := r.Find(request.ID); found {
+				e.signal = kept
+			}
+		}
+		return e.signal, e.err
+	}
+	select {
+	case <-e.ended:
+		return e.signal, e.err
+	case <-ctx.Done():
+		return Signal{}, fmt.Errorf("signal %s is being executed, and has no answer yet: %w", request.ID, ctx.Err())
+	}
+}
+
+// beginExecution returns the execution of the signal with an ID, and whether that begins now; nil and the signal if it has
+// ended before.
+func (r *Registry) beginExecution(id string) (e *execution, kept Signal, isFirst bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.executing[id]; e != nil {
+		return e, kept, false
+	}
+	if kept, found := r.book.Find(id); found {
+		return nil, kept, false
+	}
+	e = &execution{ended: make(chan struct{})}
+	r.executing[id] = e
+	return e, kept, true
+}
+
+func (r *Registry) endExecution(id string, e *execution) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.executing, id)
+	close(e.ended)
+}
+
+// IsExecuting reports whether this process executes the signal with an ID.
+func (r *Registry) IsExecuting(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.executing[id] != nil
 }
 
 // Commit changes the signals by change and returns nil once that is durable. If it cannot be stored, nothing of it is in

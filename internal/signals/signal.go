@@ -142,11 +142,17 @@ func isID(text string) bool {
 	return len(text) == idLength && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// New returns the signal that a request makes.
-func (r Request) New(now time.Time) Signal {
+// withID returns the request with an ID.
+func (r Request) withID() Request {
 	if !isID(r.ID) {
 		r.ID = NewID()
 	}
+	return r
+}
+
+// New returns the signal that a request makes.
+func (r Request) New(now time.Time) Signal {
+	r = r.withID()
 	s := Signal{
 		ID: r.ID, Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active,
 		Select: r.Select, Namespace: r.Namespace, Objects: r.Objects, Offset: r.Offset, From: r.From, Target: r.Target,

@@ -13,7 +13,9 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
@@ -78,6 +80,50 @@ func TestASignalThatCannotBeStoredIsAbortedAndNeverInForce(t *testing.T) {
 	if got := store.book(t); got.Revision <= late.Revision || len(got.Signals) != 2 || got.Signals[1].State != Aborted {
 		t.Errorf("stored is %+v", got)
 	}
+}
+
+// TestASignalInProgressDelaysThoseUnderItsIDOnly, which get its answer, its error too, or stop waiting for it.
+func TestASignalInProgressDelaysThoseUnderItsIDOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRegistry((&memoryStore{}).save)
+		slow := Request{ID: NewID(), Kind: Snapshot, Sink: "a"}
+		begun, proceed, failure := 0, make(chan struct{}), errors.New("the journal is closed")
+		fail := func(Request) (Signal, error) {
+			begun++
+			<-proceed
+			return Signal{ID: slow.ID}, failure
+		}
+		var senders sync.WaitGroup
+		for range 4 {
+			senders.Go(func() {
+				if s, err := r.Execute(t.Context(), slow, fail); s.ID != slow.ID || !errors.Is(err, failure) {
+					t.Errorf("%+v, %v", s, err)
+				}
+			})
+		}
+		synctest.Wait() // one has begun, and the others wait for it
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		if _, err := r.Execute(gone, slow, fail); !errors.Is(err, context.Canceled) || !r.IsExecuting(slow.ID) {
+			t.Errorf("a sender that goes away gets %v", err)
+		}
+		pause := func(p Request) (Signal, error) {
+			s := p.New(noon)
+			return s, r.Commit(t.Context(), s.ID, func(b *Book) { b.Put(s) })
+		}
+		other, err := r.Execute(t.Context(), Request{Kind: Pause, Sink: "b"}, pause)
+		if kept, found := r.Find(other.ID); err != nil || !found || other.State != Active || r.IsExecuting(other.ID) {
+			t.Errorf("%+v, %v; kept is %+v", other, err, kept)
+		}
+		close(proceed)
+		senders.Wait()
+		if begun != 1 {
+			t.Errorf("the signal was executed %d times", begun)
+		}
+		if again, err := r.Execute(t.Context(), slow, pause); err != nil || again.ID != slow.ID {
+			t.Errorf("sent again: %+v, %v", again, err)
+		}
+	})
 }
 
 func TestTheSignalOfARecordIsStoredWithItsPositionOrNotAtAll(t *testing.T) {

@@ -77,20 +77,19 @@ func (e *exporter) Submit(ctx context.Context, r signals.Request) (signals.Signa
 	if inactive {
 		return signals.Signal{}, &signals.NotActiveError{Reason: "not yet"}
 	}
-	if stored, again := e.book.Find(r.ID); again {
-		return stored, nil
-	}
-	s := r.New(time.Now())
-	if r.Invalid != "" {
-		s = s.End(signals.Refused, time.Now(), 0, r.Invalid)
-	}
-	if err := e.book.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
-		return s, err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.taken = append(e.taken, s.Sink)
-	return s, nil
+	return e.book.Execute(ctx, r, func(r signals.Request) (signals.Signal, error) {
+		s := r.New(time.Now())
+		if r.Invalid != "" {
+			s = s.End(signals.Refused, time.Now(), 0, r.Invalid)
+		}
+		if err := e.book.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
+			return s, err
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.taken = append(e.taken, s.Sink)
+		return s, nil
+	})
 }
 
 // List implements [signals.Handler].
