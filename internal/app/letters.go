@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -54,7 +55,11 @@ func treatLetters(ctx context.Context, j *journal.Journal, s signals.Signal, off
 	for _, reason := range slices.Sorted(maps.Keys(kept)) {
 		text += fmt.Sprintf("; %d stay: %s", kept[reason], reason)
 	}
-	if err != nil {
+	id, failed := j.ID()
+	if id != "" && n > 0 && s.Kind == signals.RetryDeadLetters { // there is a replicated state
+		text += "; if another exporter takes over before that, they are dead letters again in the journal where they were"
+	}
+	if err = cmp.Or(err, failed); err != nil {
 		text, state = text+"; then: "+err.Error(), signals.Aborted
 	}
 	return s.End(state, time.Now(), uint64(n), text), err

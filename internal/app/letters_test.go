@@ -3,6 +3,7 @@ package app
 import (
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -130,5 +131,27 @@ func TestDeadLettersAreTreatedAlikeWhetherAnExporterRuns(t *testing.T) {
 		if after, want := readLetters(t, stopped), readLetters(t, running); !reflect.DeepEqual(after, want) {
 			t.Errorf("%+v: of a stopped exporter %+v\nof a running one %+v", request, after, want)
 		}
+	}
+}
+
+// TestARetriedDeadLetterIsOneAgainAfterAFailover that its change has not survived, and the answer has announced that.
+func TestARetriedDeadLetterIsOneAgainAfterAFailover(t *testing.T) {
+	dir := t.TempDir()
+	fillWithLetters(t, dir)
+	j, stop := runJournal(t, dir)
+	defer stop()
+	if err := j.SetID(t.Context(), "1.id"); err != nil { // as a take-over does
+		t.Fatal(err)
+	}
+	retried := submitSignal(t, openControl(t, j), signals.Request{Kind: signals.RetryDeadLetters, Sink: "a", Offsets: []uint64{1, 2}})
+	if want := "2 are delivered in their turn; if another exporter takes over before that, they are dead letters again"; !strings.HasPrefix(retried.Result, want) {
+		t.Errorf("the answer is %q", retried.Result)
+	}
+	if err := j.Settle(t.Context(), "a", event.Cursor{Low: 6}, nil); err != nil {
+		t.Fatal(err)
+	}
+	seedJournal(t, j)
+	if offsets, err := j.DeadLetterOffsets("a"); err != nil || !slices.Equal(offsets, []uint64{3, 4, 7}) {
+		t.Errorf("the dead letters are %v, %v", offsets, err)
 	}
 }

@@ -144,13 +144,15 @@ func (l *Log) newWrite(b *writeBatch) logWrite {
 	return logWrite{log: l, batch: b, extent: l.currentExtent()}
 }
 
-// addChange gives a change the next offset.
-func (w *logWrite) addChange(c *event.Change) {
+// addChange gives a change the next offset, and returns that.
+func (w *logWrite) addChange(c *event.Change) (offset uint64) {
 	w.openFrame = append(w.openFrame, c)
+	offset = w.extent.newest + uint64(len(w.openFrame))
 	w.openBytes += c.Size()
 	if w.openBytes >= codec.FrameBytes {
 		w.sealFrame()
 	}
+	return offset
 }
 
 // sealFrame stores the open frame.

@@ -19,6 +19,9 @@ const (
 	reasonWithheld = "its body could not be redacted and was not kept"
 )
 
+// reasonTakenOver is the reason of a dead letter that was retried in vain.
+const reasonTakenOver = "it was retried, and another exporter has taken over before that was known to be delivered"
+
 // DeadLetterOffsets returns the offsets of the dead letters of a sink, ascending. It reads the disk.
 func (d *DeadLetters) DeadLetterOffsets(sink string) (offsets []uint64, err error) {
 	release, err := d.store.acquire()
@@ -68,6 +71,7 @@ func (d *DeadLetters) RequeueDeadLetters(ctx context.Context, sink string, offse
 	for some := range slices.Chunk(offsets, lettersPerWrite) {
 		n, reasons := 0, []string{}
 		err := d.queue.submit(ctx, func(g *group) error {
+			_ = g.batch.DeleteRange(codec.KeyRetried(sink, 0), codec.KeyRetried(sink, g.log.extent.oldest), nil) // no cursor goes back there
 			for _, offset := range some {
 				reason, found, err := g.deadLetters.requeueLetter(&g.log, sink, offset)
 				switch {
@@ -118,7 +122,7 @@ func (w *deadLetterWrite) requeueLetter(log *logWrite, sink string, offset uint6
 		return "", false, err
 	}
 	d.Change.OnlySink = sink
-	log.addChange(d.Change)
+	w.batch.putKey(codec.KeyRetried(sink, log.addChange(d.Change)), nil)
 	return "", true, nil
 }
 

@@ -111,3 +111,48 @@ func TestADeadLetterIsNotRequeuedBehindAChangeOfTheSameWrite(t *testing.T) {
 		t.Errorf("left are %v", got)
 	}
 }
+
+// TestARetriedChangeThatASeedDropsIsADeadLetterAgain, unless its sink has settled it.
+func TestARetriedChangeThatASeedDropsIsADeadLetterAgain(t *testing.T) {
+	opts := Options{Dir: t.TempDir(), Sinks: []string{"main", "other"}}
+	j := startJournal(t, opts)
+	var letters []event.DeadLetter
+	for n := range 70 {
+		letters = append(letters, event.DeadLetter{Offset: uint64(n + 1), Reason: "no", Change: observePod(j, n, "1")})
+	}
+	j.waitFor(70)
+	j.mustSettle("main", event.Cursor{Low: 70, High: 70}, letters...)
+	j.mustSettle("other", event.Cursor{Low: 70, High: 70}, letters[0])
+	if n, _, err := j.RequeueDeadLetters(t.Context(), "main", lettersOf(j, "main")); n != 70 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, _, err := j.RequeueDeadLetters(t.Context(), "other", []uint64{1}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	j.mustSettle("main", event.Cursor{Low: 72, High: 72})
+	j.stopAndClose()
+	j = startJournal(t, opts)
+	if got := append(lettersOf(j, "main"), lettersOf(j, "other")...); len(got) > 0 {
+		t.Errorf("after a restart %v are dead letters", got)
+	}
+	for range 2 {
+		j.mustSeed(podSeed(3))
+		if got := lettersOf(j, "main"); len(got) != 68 || got[0] != 73 || got[67] != 140 {
+			t.Errorf("after a seed the dead letters are %v", got)
+		}
+		if got := lettersOf(j, "other"); !slices.Equal(got, []uint64{141}) {
+			t.Errorf("of the other sink they are %v", got)
+		}
+	}
+	newest, err := j.NewestDeadLetters("main", 70)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range newest {
+		want := letters[69-i].Change
+		if got.Reason != reasonTakenOver || got.Change.ID() != want.ID() || string(got.Change.After) != string(want.After) {
+			t.Fatalf("dead letter %d has %s with %q, not %s", got.Offset, got.Change.ID(), got.Reason, want.ID())
+		}
+	}
+	j.stopAndClose()
+}

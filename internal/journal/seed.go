@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -27,10 +29,14 @@ type Seed struct {
 }
 
 // Seed drops all changes, and all that is stored of resources, and stores the seed in their place. Offsets go on: every
-// declared sink has settled all that was there. One that was no member before gets a gap first. Dead letters stay. Run must
-// run; nothing else may append or read meanwhile. Durable when it returns nil. After an error, or when the process ends
-// before, nothing is stored of any resource, and the journal has no ID.
+// declared sink has settled all that was there. One that was no member before gets a gap first. Dead letters stay, and those
+// that were retried and not settled since are dead letters again. Run must run; nothing else may append or read meanwhile.
+// Durable when it returns nil. After an error, or when the process ends before, nothing is stored of any resource, and the
+// journal has no ID.
 func (j *Journal) Seed(ctx context.Context, s Seed) error {
+	if err := j.restoreRetried(ctx); err != nil {
+		return fmt.Errorf("journal: seed: %w", err)
+	}
 	if err := j.queue.submit(ctx, (*group).clearForSeed, j.KnownObjects.bodies.reset); err != nil {
 		return err
 	}
@@ -43,6 +49,64 @@ func (j *Journal) Seed(ctx context.Context, s Seed) error {
 		return fmt.Errorf("journal: seed: %w", err)
 	}
 	return j.queue.submit(ctx, func(g *group) error { return g.completeSeed(s) }, nil)
+}
+
+// retriedChange is the change of a retried dead letter.
+type retriedChange struct {
+	sink   string
+	offset uint64
+}
+
+// restoreRetried makes dead letters again of the retried ones whose changes their sinks have not settled, before a seed
+// drops the changes. A lane that is ahead of its cursor may have delivered some.
+func (j *Journal) restoreRetried(ctx context.Context) error {
+	unsettled, err := j.unsettledRetries()
+	if err != nil {
+		return err
+	}
+	var frame []event.Record
+	for some := range slices.Chunk(unsettled, lettersPerWrite) {
+		letters := map[string][]event.DeadLetter{}
+		for _, r := range some {
+			if len(frame) == 0 || r.offset < frame[0].Offset || r.offset > frame[len(frame)-1].Offset {
+				if frame, err = j.Read(ctx, r.offset-1); err != nil {
+					return err
+				}
+			}
+			letters[r.sink] = append(letters[r.sink], event.DeadLetter{
+				Offset: r.offset, Time: time.Now().UTC(), Reason: reasonTakenOver, Change: frame[r.offset-frame[0].Offset].Change,
+			})
+		}
+		err := j.queue.submit(ctx, func(g *group) error {
+			for sink, all := range letters {
+				if err := g.deadLetters.storeLetters(sink, all); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, nil)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unsettledRetries returns the changes of retried dead letters that can be read and that their sinks have not settled.
+func (j *Journal) unsettledRetries() (all []retriedChange, err error) {
+	release, err := j.store.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	err = j.store.forEachKey(codec.PrefixRetried, func(key, _ []byte) error {
+		sink, offset, err := codec.SplitRetriedKey(key)
+		if cursor, _, _ := j.Cursor(sink); offset > cursor.Low && offset >= j.Oldest() { // of a removed sink it is zero
+			all = append(all, retriedChange{sink, offset})
+		}
+		return err
+	})
+	return all, j.store.checkCorruption("retried dead letters", err)
 }
 
 // seedWriter writes known objects in steps, each of one resource.
@@ -86,6 +150,7 @@ func (g *group) clearForSeed() error {
 	g.batch.removePrefix([]byte{codec.PrefixKnown})
 	g.batch.removePrefix([]byte{codec.PrefixBody})
 	g.batch.removePrefix(codec.KeyReplay(""))
+	g.batch.removePrefix(codec.PrefixRetried)
 	g.known.dropAll()
 	g.batch.putKey(codec.KeySeeding, nil)
 	g.batch.removeKey(codec.KeyID)

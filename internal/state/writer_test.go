@@ -264,6 +264,62 @@ func (w *world) verifyContinuation(t *testing.T, p *process) {
 	}
 }
 
+// TestARetriedDeadLetterOutlivesTwoFailovers: its change is in no state, so it is a dead letter again where it was one.
+func TestARetriedDeadLetterOutlivesTwoFailovers(t *testing.T) {
+	w := newWorld(t, 6, false)
+	w.onlyFirst = true
+	p := startActive(t, w, w.startProcess(nil))
+	before := p.journal.Newest()
+	w.changeCluster(30, nil)
+	var rejected event.Record // the last change
+	for _, name := range slices.Sorted(maps.Keys(p.scopes)) {
+		for p.scopes[name].stored.Position != strconv.Itoa(w.cluster.newestVersion()) {
+			p.watchScope(name)
+		}
+	}
+	for before < p.journal.Newest() {
+		records, err := p.journal.Read(t.Context(), before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range records {
+			if before = r.Offset; !r.Change.Type.IsControl() {
+				rejected = r
+			}
+		}
+	}
+	letter := event.DeadLetter{Offset: rejected.Offset, Reason: "no", Change: rejected.Change}
+	if err := p.journal.Settle(t.Context(), "first", event.Cursor{Low: before}, []event.DeadLetter{letter}); err != nil {
+		t.Fatal(err)
+	}
+	p.isDeposed(p.writer.checkpoints.advanceState(t.Context()))
+	if n, kept, err := p.journal.RequeueDeadLetters(t.Context(), "first", []uint64{rejected.Offset}); n != 1 || err != nil {
+		t.Fatal(n, kept, err)
+	}
+	p.shutDown()
+	startActive(t, w, w.startProcess(nil)).shutDown()
+
+	again := w.startProcess(p.fs)
+	if err := again.takeOver(); err != nil {
+		t.Fatal(err)
+	}
+	left, err := again.journal.NewestDeadLetters("first", 2)
+	if err != nil || len(left) != 1 || left[0].Change.ID() != rejected.Change.ID() {
+		t.Fatalf("the dead letters are %+v, %v", left, err)
+	}
+	if n, kept, err := again.journal.RequeueDeadLetters(t.Context(), "first", []uint64{left[0].Offset}); n != 1 || err != nil {
+		t.Fatal(n, kept, err)
+	}
+	again.settleAll()
+	delivered := false
+	for _, messages := range w.topics["first"].messagesByLane() {
+		delivered = delivered || slices.ContainsFunc(messages, func(e sinks.Emitted) bool { return e.ID == rejected.Change.ID() })
+	}
+	if !delivered {
+		t.Errorf("%s is not delivered", rejected.Change.ID())
+	}
+}
+
 func TestUnfencedSinkDoesNotBlockOthers(t *testing.T) {
 	w := newWorld(t, 5, false)
 	p := startActive(t, w, w.startProcess(nil))

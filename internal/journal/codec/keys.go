@@ -37,6 +37,9 @@ var (
 	KeyRedaction   = []byte{PrefixMeta, 'f'} // fingerprint of the redaction of what is stored
 )
 
+// PrefixRetried begins the keys of retried dead letters.
+var PrefixRetried = []byte{PrefixMeta, 'x'}
+
 // KeyCursor is the key of a sink's cursor.
 func KeyCursor(sink string) []byte {
 	return append([]byte{PrefixCursor}, sink...)
@@ -55,6 +58,16 @@ func KeyFormerSink(sink string) []byte {
 // KeyReplay is the key of a replay that was requested.
 func KeyReplay(id string) []byte {
 	return append([]byte{PrefixMeta, 'q'}, id...)
+}
+
+// KeyRetried is present while the change at an offset may be dropped before a sink has it, which was a dead letter of that.
+func KeyRetried(sink string, offset uint64) []byte {
+	return append(bytes.Clone(PrefixRetried), KeyDeadLetter(sink, offset)[1:]...)
+}
+
+// SplitRetriedKey is the inverse of KeyRetried.
+func SplitRetriedKey(key []byte) (sink string, offset uint64, err error) {
+	return SplitDeadLetterKey(key[1:])
 }
 
 // KeyBodiless is present while the known objects of a seeded resource have no bodies.
