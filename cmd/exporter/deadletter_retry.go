@@ -1,12 +1,9 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/inspect"
 	"github.com/kubecdc/kubecdc/internal/signals"
 )
@@ -25,8 +22,9 @@ followed, it stays: an older change must not follow a newer one. Changes with a 
 that could not be redacted and control records stay too. The answer says how many.
 Discard those.
 
-The journal must be writable. While an exporter runs on it, and with a replicated
-state, this ends with exit code 3; exporter signal deadletters does the same there.`,
+The journal must be writable. While an exporter runs on it, this ends with exit code 3;
+exporter signal deadletters does the same there. With a replicated state another
+exporter may have taken over: then they are dead letters again once this one does.`,
 		Args: cobra.ArbitraryArgs,
 	}
 	path, sink := configFlag(cmd), sinkFlag(cmd)
@@ -39,10 +37,6 @@ state, this ends with exit code 3; exporter signal deadletters does the same the
 		cfg, err := config.LoadWithoutSinkFiles(*path)
 		if err != nil {
 			return err
-		}
-		if cfg.State.Sink != "" {
-			return exit.With(exit.Environment, errors.New("with a replicated state another exporter may have taken over since, and this journal's "+
-				"next start would drop what is retried in it; start the exporter, and once it is active use exporter signal deadletters retry"))
 		}
 		var configured []string
 		for _, s := range cfg.Sinks {

@@ -69,22 +69,3 @@ func TestADeadLetterIsRetriedUnlessANewerChangeHasFollowed(t *testing.T) {
 		}
 	}
 }
-
-// TestDeadLettersAreNotRetriedBesideAReplicatedState, because the next start may drop what this journal holds.
-func TestDeadLettersAreNotRetriedBesideAReplicatedState(t *testing.T) {
-	dir := t.TempDir()
-	writeJournal(t, dir)
-	config := write(t, "config.yaml", fmt.Sprintf(`
-resources: [{select: ["pods"]}]
-sinks: [{name: bus, kafka: {brokers: ["127.0.0.1:1"], topic: k8s}}]
-state: {sink: bus, name: k8s-state}
-journal: {dir: %q}
-`, dir))
-	code, _, stderr := try(t, "deadletter", "retry", "--all", "--sink", "bus", "--config", config)
-	if code != exit.Environment || !strings.Contains(stderr, "once it is active use exporter signal deadletters retry") {
-		t.Errorf("exit %d, %q", code, stderr)
-	}
-	if list, _ := read(t, dir, "deadletter", "list", "--sink", "bus", "--dir", dir, "-o", "json"); strings.Count(list, "\n") != 2 {
-		t.Errorf("left are\n%s", list)
-	}
-}
