@@ -24,15 +24,33 @@ func completeFlag(cmd *cobra.Command, flag string, values cobra.CompletionFunc) 
 
 // sinkNames are the sinks in the file that --config names.
 func sinkNames(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return configuredNames(cmd, func(cfg *config.Config) (names []cobra.Completion) {
+		for _, s := range cfg.Sinks {
+			names = append(names, s.Name)
+		}
+		return names
+	})
+}
+
+// ruleNames are the rules with a name in the file that --config names.
+func ruleNames(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return configuredNames(cmd, func(cfg *config.Config) (names []cobra.Completion) {
+		for _, r := range cfg.Resources {
+			if r.Name != "" {
+				names = append(names, r.Name)
+			}
+		}
+		return names
+	})
+}
+
+// configuredNames are the names that of finds in the file that --config names.
+func configuredNames(cmd *cobra.Command, of func(*config.Config) []cobra.Completion) ([]cobra.Completion, cobra.ShellCompDirective) {
 	cfg, err := config.LoadWithoutSinkFiles(cmd.Flag("config").Value.String())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var names []cobra.Completion
-	for _, s := range cfg.Sinks {
-		names = append(names, s.Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return of(cfg), cobra.ShellCompDirectiveNoFileComp
 }
 
 // servedResources are the resources that the API server of a cluster serves and that can be watched, as kubectl writes them.

@@ -16,7 +16,7 @@ import (
 func signalCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "signal",
-		Short: "Ask something of a running exporter: pause and resume a sink, a snapshot, a replay, dead letters",
+		Short: "Ask something of a running exporter: pause and resume a sink or a rule, a snapshot, a replay, dead letters",
 		Long: `Ask something of a running exporter, at the socket in the directory of its journal or,
 with --server and --token-file, at its admin server.
 
@@ -39,40 +39,57 @@ exporter's user. Where no exporter answers, or only a standby, it ends with exit
 
 func signalPauseCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "pause --sink NAME [--for DURATION] (--config FILE | --dir DIR | --server URL)",
-		Short: "Deliver nothing to a sink until it is resumed",
+		Use:   "pause (--sink NAME | --rule NAME) [--for DURATION] (--config FILE | --dir DIR | --server URL)",
+		Short: "Deliver nothing to a sink, or read nothing of a rule, until it is resumed",
 		Long: `Deliver nothing to a sink until it is resumed, or for a time. Its changes wait in the
 journal, and other sinks continue. Once the journal reaches journal.maxBytes nothing is
 read from the API server.
 
-It ends when what was sent before is acknowledged. A sink that is paused already stays
-paused; the new signal decides until when.`,
+Or read nothing of the resources of a rule (resources[].name). Nothing waits anywhere:
+once the API server no longer has the history, after a few minutes, the rule goes on with
+a gap, and changes in between are lost. Other rules continue.
+
+It ends when what was sent before is acknowledged, or what was read before is stored.
+What is paused already stays paused; the new signal decides until when.`,
 		Args: cobra.NoArgs,
 	}
-	target, sink, output := addSignalTargetFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
+	target, of, output := addSignalTargetFlags(cmd), addSubjectFlags(cmd), outputFlag(cmd, "form: text or json")
 	duration := cmd.Flags().Duration("for", 0, "resume by itself after this time, such as 30m; 0: until resumed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *duration < 0 {
 			return errors.New("--for is negative")
 		}
-		return sendSignal(cmd, target, signals.Request{Kind: signals.Pause, Sink: *sink, For: *duration}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Pause, Sink: of.Sink, Rule: of.Rule, For: *duration}, *output)
 	}
 	return cmd
 }
 
 func signalResumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "resume --sink NAME (--config FILE | --dir DIR | --server URL)",
-		Short: "End the pause of a sink",
+		Use:   "resume (--sink NAME | --rule NAME) (--config FILE | --dir DIR | --server URL)",
+		Short: "End the pause of a sink or of a rule",
 		Long: `End the pause of a sink: everything that has waited for it is delivered, in order and
-once.`,
+once. Or of a rule: it goes on where it was paused, or with a gap where the API server no
+longer has the history.`,
 		Args: cobra.NoArgs,
 	}
-	target, sink, output := addSignalTargetFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
+	target, of, output := addSignalTargetFlags(cmd), addSubjectFlags(cmd), outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return sendSignal(cmd, target, signals.Request{Kind: signals.Resume, Sink: *sink}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Resume, Sink: of.Sink, Rule: of.Rule}, *output)
 	}
 	return cmd
+}
+
+// addSubjectFlags adds --sink and --rule, of which one is required.
+func addSubjectFlags(cmd *cobra.Command) *signals.Subject {
+	of := &signals.Subject{}
+	cmd.Flags().StringVar(&of.Sink, "sink", "", "name of the sink")
+	cmd.Flags().StringVar(&of.Rule, "rule", "", "name of the rule")
+	completeFlag(cmd, "sink", sinkNames)
+	completeFlag(cmd, "rule", ruleNames)
+	cmd.MarkFlagsOneRequired("sink", "rule")
+	cmd.MarkFlagsMutuallyExclusive("sink", "rule")
+	return of
 }
 
 func signalSnapshotCommand() *cobra.Command {

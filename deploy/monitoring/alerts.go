@@ -235,6 +235,22 @@ var Alerts = []Alert{
 		},
 	},
 	{
+		Name: "KubecdcRulePaused", Expr: `kubecdc_rule_paused == 1`, For: "15m", Severity: Warning,
+		Summary: "Rule {{ $labels.rule }} of {{ $labels.instance }} has been paused for 15 minutes",
+		Codes:   []condition.Code{condition.RulePaused},
+		Meaning: "An operator has paused it with `exporter signal pause`. Nothing of its resources is read, and nothing is kept for it: " +
+			"the API server has lost the history of the first minutes by now, so that the rule goes on with a `gap`, and changes in between are missing.",
+		Look: []string{"`exporter signal list --config FILE`: since when, and until when",
+			"`kubecdc_resource_state{state=\"paused\"} == 1`: what is not read"},
+		Do: []string{"`exporter signal resume --rule RULE --config FILE`: what exists then is delivered, and what was deleted meanwhile is deleted"},
+		Series: map[string]string{
+			`kubecdc_rule_paused{job="k",instance="i",rule="pods"}`:                                     "1x60",
+			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:                 "0x60",
+			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="paused"}`:               "1x60",
+			`kubecdc_sink_watermark_timestamp_seconds{job="k",instance="i",sink="bus",resource="pods"}`: "0x60",
+		},
+	},
+	{
 		Name: "KubecdcWatermarkStuck",
 		Expr: `time() - kubecdc_sink_watermark_timestamp_seconds > 600 unless ` + thisSink + ` (` + down + ` or ` + paused + ` or kubecdc_sink_lanes_backing_off > 0 or kubecdc_sink_lag_seconds > 60)` +
 			` unless on (job, instance, resource) (kubecdc_resource_state{state!="live"} == 1) unless ` + here + ` (` + blocked + ` or ` + apiAway + ` or ` + letters + `)`,
@@ -512,6 +528,7 @@ var Healthy = map[string]string{
 	`kubecdc_sink_ready{job="k",instance="i",sink="bus"}`:                                         "1x120",
 	`kubecdc_sink_gate_closed{job="k",instance="i",sink="bus"}`:                                   "0x120",
 	`kubecdc_sink_paused{job="k",instance="i",sink="bus"}`:                                        "0x120",
+	`kubecdc_rule_paused{job="k",instance="i",rule="pods"}`:                                       "0x120",
 	`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`:                                   "0x120",
 	`kubecdc_sink_watermark_timestamp_seconds{job="k",instance="i",sink="bus",resource="pods"}`:   "0+60x120",
 	`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`:                             "0x120",

@@ -191,12 +191,13 @@ func TestMetricsOfSingleFaultsFollowTheConditions(t *testing.T) {
 		return statusOf(component, part, condition.Problem{Code: code})
 	}
 	s.Conditions = append(s.Conditions, of("namespace", "a", condition.NamespaceMissing), of("namespace", "f", condition.NamespaceUnknown),
-		of("namespace", "g", ""))
+		of("namespace", "g", ""), of("rule/pods", "", condition.RulePaused), of("rule/nodes", "", ""))
 	main := SinkStatus{Name: "main", Stats: delivery.Stats{FailingLanes: []condition.Status{of("sink/main", "topic/3", condition.SinkTimeout)}}}
 	s.Sinks = nil
 	s.AddSink(main, []condition.Status{of("sink/main", "", condition.DeadLettersHeld), of("sink/main", "lane", condition.DeadLettersHeld), of("sink/main", "", condition.SinkTimeout)})
 	body := get(t, s, "/metrics").Body.String()
 	for _, series := range []string{
+		`kubecdc_rule_paused{rule="pods"} 1`, `kubecdc_rule_paused{rule="nodes"} 0`,
 		`kubecdc_namespace_missing{name="a"} 1`, `kubecdc_namespace_missing{name="g"} 0`,
 		`kubecdc_sink_dead_letters_held{sink="main"} 1`, `kubecdc_sink_ready{sink="main"} 0`,
 		`kubecdc_sink_lane_failing_since_seconds{code="SinkTimeout",lane="topic/3",sink="main"} 0`,

@@ -108,6 +108,12 @@ var derivedMetrics = []metric{
 				}
 			}
 		}},
+	{"kubecdc_rule_paused", "1 while a signal has paused the rule of this name: nothing of it is read; no series of rules without a name.", []string{"rule"},
+		func(s Snapshot, emit emit) {
+			for _, c := range s.conditionsOf("rule") {
+				emit(c.Code == condition.RulePaused, strings.TrimPrefix(c.Component, "rule/"))
+			}
+		}},
 	{"kubecdc_resource_state", "1 for the state the resource is in, 0 for every other one.", []string{"resource", "state"},
 		func(s Snapshot, emit emit) {
 			for _, r := range s.Resources {

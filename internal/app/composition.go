@@ -35,6 +35,7 @@ type composition struct {
 	sinks       *sinkSet
 	source      *source.Source
 	protection  *protection
+	guard       *sourceGuard
 	attribution *attributionRunner // nil without audit
 	snapshots   *requestedSnapshots
 	replays     *requestedReplays
@@ -131,6 +132,7 @@ func (c *composition) openSourceAndSinks(ctx context.Context) (err error) {
 		return err
 	}
 	c.protection = newProtection(c.cfg, c.client, c.log)
+	c.guard = newSourceGuard(c.cfg, c.protection, c.signals)
 	if c.source, err = c.newSource(); err != nil {
 		return err
 	}
@@ -287,7 +289,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		SetScopes:        c.journal.SetScopes,
 		Append:           c.appendObservation,
 		Shape:            c.shaper.WrapAppend,
-		Guard:            c.protection,
+		Guard:            c.guard,
 		DropResource:     c.journal.DropResource,
 		LostReason:       lost,
 		BodiesFilled:     c.journal.RecordBodiesFilled,

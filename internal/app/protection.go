@@ -28,8 +28,8 @@ const (
 )
 
 // protection checks that each of redactPaths matches some type of its rule, and has a condition for each rule where one does
-// not. With redaction.strict it is the source's guard: nothing of such a rule is emitted. The match of a type is replaced
-// whenever its definition is read. Safe for concurrent use.
+// not. With redaction.strict nothing of such a rule is emitted, see [sourceGuard]. The match of a type is replaced whenever
+// its definition is read. Safe for concurrent use.
 type protection struct {
 	strict bool
 	client *apiserver.Client
@@ -97,8 +97,8 @@ func (p *protection) SetTypes(types []source.GuardedType, edited bool) {
 	}
 }
 
-// Held implements [source.Guard].
-func (p *protection) Held(rule int) (reason string, changed <-chan struct{}) {
+// heldBy returns why nothing of a rule may be emitted, "" if it may, and a channel that is closed when that changes.
+func (p *protection) heldBy(rule int) (reason string, changed <-chan struct{}) {
 	r := p.rules[rule]
 	if r == nil || !p.strict {
 		return "", nil
@@ -122,16 +122,24 @@ func (p *protection) BeginRequest(scope selection.Scope) (verify func(context.Co
 			return ctx.Err()
 		}
 		if err != nil {
-			return &source.HeldError{Reason: unreadReason(scope.Resource, err)}
+			return &source.HeldError{Problem: heldProblem(unreadReason(scope.Resource, err))}
 		}
-		if reason, _ := p.Held(scope.Rule); reason != "" {
-			return &source.HeldError{Reason: reason}
+		if reason, _ := p.heldBy(scope.Rule); reason != "" {
+			return &source.HeldError{Problem: heldProblem(reason)}
 		}
 		if identity != before {
 			return source.ErrRedefined
 		}
 		return nil
 	}
+}
+
+// heldProblem is the problem of a scope that is held for a reason; none without.
+func heldProblem(reason string) condition.Problem {
+	if reason == "" {
+		return condition.Problem{}
+	}
+	return condition.Problem{Code: condition.RedactionHeld, Cause: reason}
 }
 
 // newChecker returns a checker of definitions as they are now.

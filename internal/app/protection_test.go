@@ -116,7 +116,7 @@ func protectToken(t *testing.T, strict bool) (*protection, *definedType) {
 // requireHeld checks why the rule is held; "" if it must not be.
 func requireHeld(t *testing.T, p *protection, part string) {
 	t.Helper()
-	if reason, _ := p.Held(0); (reason == "") != (part == "") || !strings.Contains(reason, part) {
+	if reason, _ := p.heldBy(0); (reason == "") != (part == "") || !strings.Contains(reason, part) {
 		t.Errorf("held: %q, want %q", reason, part)
 	}
 }
@@ -131,7 +131,7 @@ func TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter(t *testing.T) {
 	if err := p.BeginRequest(vaults)(t.Context()); err != nil {
 		t.Errorf("an unchanged definition: %v", err)
 	}
-	_, revoked := p.Held(0)
+	_, revoked := p.heldBy(0)
 	verify := p.BeginRequest(vaults)
 	d.set(definedBy(2, "tokens"), "")
 	if err := verify(t.Context()); !errors.As(err, new(*source.HeldError)) || !strings.Contains(err.Error(), `did you mean "spec.tokens"`) {

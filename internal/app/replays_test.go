@@ -263,7 +263,7 @@ func TestSignalsContinueForARenamedSink(t *testing.T) {
 		if err := s.followRenames(t.Context(), sinks); err != nil {
 			t.Fatal(err)
 		}
-		if !s.pauseSwitch("after").PausedSince().Equal(pause.Since) || !s.pauseSwitch("a").PausedSince().IsZero() {
+		if !s.pauseSwitch(signals.Subject{Sink: "after"}).PausedSince().Equal(pause.Since) || !s.pauseSwitch(signals.Subject{Sink: "a"}).PausedSince().IsZero() {
 			t.Error("the pause is not that of the renamed sink")
 		}
 		for _, signal := range s.registry.List() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,7 +27,7 @@ const (
 )
 
 // signalControl stores signals in the memory and puts them in force. Its switches outlive a composition, so that a sink that
-// is paused delivers nothing during a reload either. Safe for concurrent use.
+// is paused delivers nothing during a reload either, and a paused rule emits nothing. Safe for concurrent use.
 type signalControl struct {
 	log      *slog.Logger
 	journal  *journal.Journal
@@ -36,12 +37,12 @@ type signalControl struct {
 	applying sync.Mutex // held from a look at the signals until the switches follow them; taken before mu
 
 	mu       sync.Mutex
-	switches map[string]*delivery.PauseSwitch // by sink
+	switches map[signals.Subject]*delivery.PauseSwitch
 }
 
 // newSignalControl returns the signals that the journal has.
 func newSignalControl(j *journal.Journal, r *replica, log *slog.Logger) (*signalControl, error) {
-	c := &signalControl{log: log, journal: j, replica: r, switches: map[string]*delivery.PauseSwitch{}}
+	c := &signalControl{log: log, journal: j, replica: r, switches: map[signals.Subject]*delivery.PauseSwitch{}}
 	c.registry = signals.NewRegistry(c.storeBook)
 	return c, c.load()
 }
@@ -113,14 +114,14 @@ func (c *signalControl) followRenames(ctx context.Context, sinks []config.Sink) 
 	return nil
 }
 
-// pauseSwitch returns the switch of a sink.
-func (c *signalControl) pauseSwitch(sink string) *delivery.PauseSwitch {
+// pauseSwitch returns the switch of a sink or a rule.
+func (c *signalControl) pauseSwitch(of signals.Subject) *delivery.PauseSwitch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.switches[sink] == nil {
-		c.switches[sink] = delivery.NewPauseSwitch()
+	if c.switches[of] == nil {
+		c.switches[of] = delivery.NewPauseSwitch()
 	}
-	return c.switches[sink]
+	return c.switches[of]
 }
 
 // endInterrupted ends the signals that an earlier process has not finished, unless they go on.
@@ -137,7 +138,7 @@ func (c *signalControl) endInterrupted(now time.Time) {
 func (c *signalControl) applyPauses(now time.Time) {
 	c.applying.Lock()
 	defer c.applying.Unlock()
-	since := map[string]time.Time{}
+	since := map[signals.Subject]time.Time{}
 	for _, s := range c.registry.List() {
 		switch {
 		case s.Kind != signals.Pause || s.State != signals.Active:
@@ -145,21 +146,22 @@ func (c *signalControl) applyPauses(now time.Time) {
 			lasted := s.Until.Sub(s.Since).Round(time.Second)
 			ended := s.End(signals.Done, now, c.waitingFor(s.Sink), fmt.Sprintf("resumed after %v, as it asked for", lasted))
 			c.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
-			c.log.Info("the pause of a sink has ended", "sink", s.Sink, "signal", s.ID, "lasted", lasted)
+			of := s.Subject()
+			c.log.Info("the pause of a "+of.Kind()+" has ended", of.Kind(), of.Name(), "signal", s.ID, "lasted", lasted)
 		default:
-			since[s.Sink] = s.Since
+			since[s.Subject()] = s.Since
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for sink, at := range since {
-		if c.switches[sink] == nil {
-			c.switches[sink] = delivery.NewPauseSwitch()
+	for of, at := range since {
+		if c.switches[of] == nil {
+			c.switches[of] = delivery.NewPauseSwitch()
 		}
-		c.switches[sink].Pause(at)
+		c.switches[of].Pause(at)
 	}
-	for sink, s := range c.switches {
-		if since[sink].IsZero() {
+	for of, s := range c.switches {
+		if since[of].IsZero() {
 			s.Resume()
 		}
 	}
@@ -191,11 +193,18 @@ func (c *signalControl) waitingFor(sink string) uint64 {
 	return newest - min(newest, max(cursor.Low, c.journal.Oldest()-1))
 }
 
-// submit executes a request. sinks are the configured ones.
-func (c *signalControl) submit(ctx context.Context, r signals.Request, sinks []config.Sink) (signals.Signal, error) {
+// submit executes a request.
+func (c *signalControl) submit(ctx context.Context, r signals.Request, cfg *config.Config) (signals.Signal, error) {
 	s := r.New(time.Now())
-	paused, isPaused := c.registry.ActivePause(s.Sink)
-	if refusal := c.refusalOf(r, isPaused, sinks); refusal != "" {
+	of := s.Subject()
+	paused, isPaused := c.registry.ActivePause(of)
+	refusal := ""
+	if r.Rule != "" {
+		refusal = refusalOfRule(r, isPaused, cfg.Resources)
+	} else {
+		refusal = c.refusalOf(r, isPaused, cfg.Sinks)
+	}
+	if refusal != "" {
 		s = s.End(signals.Refused, time.Now(), 0, refusal)
 		return s, c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) })
 	}
@@ -209,31 +218,69 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, sinks []c
 			return s, err
 		}
 		c.applyPauses(time.Now())
-		c.log.Warn("a sink is paused", "sink", s.Sink, "signal", s.ID, "until", s.Until)
-		if err := c.pauseSwitch(s.Sink).AwaitQuiet(ctx); err != nil {
-			return s, errors.New("the pause is in force, and a request that was sent before is not answered yet")
+		c.log.Warn("a "+of.Kind()+" is paused", of.Kind(), of.Name(), "signal", s.ID, "until", s.Until)
+		if err := c.pauseSwitch(of).AwaitQuiet(ctx); err != nil {
+			return s, unquietError(of)
 		}
 		return s, nil
 	default: // resume
 	}
 	switch {
 	case !isPaused:
-		s = s.End(signals.Nothing, time.Now(), 0, "the sink is not paused")
+		s = s.End(signals.Nothing, time.Now(), 0, "the "+of.Kind()+" is not paused")
+	case s.Rule != "":
+		s = s.End(signals.Done, time.Now(), 0, fmt.Sprintf("paused for %v: it goes on where it was, or with a gap where the API server "+
+			"no longer has the history", s.Created.Sub(paused.Since).Round(time.Second)))
 	default:
 		s = s.End(signals.Done, time.Now(), waiting, fmt.Sprintf("%d changes waited", waiting))
 	}
 	err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) {
-		if paused, isPaused = b.ActivePause(s.Sink); isPaused {
+		if paused, isPaused = b.ActivePause(of); isPaused {
 			b.Put(paused.End(signals.Done, s.Created, waiting, "resumed by signal "+s.ID))
 		}
 		b.Put(s)
 	})
 	if err == nil && isPaused {
 		c.applyPauses(time.Now())
-		c.log.Info("a sink is resumed", "sink", s.Sink, "signal", s.ID, "changes", waiting)
+		c.log.Info("a "+of.Kind()+" is resumed", of.Kind(), of.Name(), "signal", s.ID, "changes", waiting)
 	}
 	return s, err
 }
+
+// unquietError is the error of a pause that could not wait for what began before it.
+func unquietError(of signals.Subject) error {
+	if of.Rule != "" {
+		return errors.New("the pause is in force, and what was read before is not in the journal yet")
+	}
+	return errors.New("the pause is in force, and a request that was sent before is not answered yet")
+}
+
+// refusalOfRule returns why a request that names a rule is refused; "" if it is not.
+func refusalOfRule(r signals.Request, isPaused bool, rules []config.Resource) string {
+	var names []string
+	for _, rule := range rules {
+		if rule.Name != "" {
+			names = append(names, rule.Name)
+		}
+	}
+	switch {
+	case r.Sink != "" || r.Kind != signals.Pause && r.Kind != signals.Resume:
+		return onlyPausesOfRules
+	case r.For < 0:
+		return negativePause
+	case isPaused || slices.Contains(names, r.Rule):
+		return ""
+	case len(names) == 0:
+		return fmt.Sprintf("no rule %q is configured: none has a name; give it one (resources[].name)", r.Rule)
+	}
+	return fmt.Sprintf("no rule %q is configured; those with a name are: %s", r.Rule, strings.Join(names, ", "))
+}
+
+// Refusals that several requests share.
+const (
+	negativePause     = "the duration of a pause is negative"
+	onlyPausesOfRules = "only pause and resume can name a rule, in place of a sink"
+)
 
 // refusalOf returns why a request is refused; "" if it is not.
 func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []config.Sink) string {
@@ -246,10 +293,12 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 	switch {
 	case r.Invalid != "":
 		return r.Invalid
+	case r.Rule != "":
+		return onlyPausesOfRules
 	case !r.Kind.GoesOn() && r.Kind != signals.Resume && !isLetters:
 		return fmt.Sprintf("this exporter knows no signal %q", r.Kind)
 	case r.For < 0:
-		return "the duration of a pause is negative"
+		return negativePause
 	case isLetters:
 		return refusalOfLetters(c.journal, r, names)
 	case !isConfigured && (!isPaused || r.Kind == signals.Snapshot || r.Kind == signals.Replay):
@@ -270,12 +319,12 @@ func (c *signalControl) treatDeadLetters(ctx context.Context, s signals.Signal, 
 	return s, err
 }
 
-// pausedStatus returns the condition of a sink that is paused; OK if it is not.
-func (c *signalControl) pausedStatus(sink string) condition.Status {
-	if s, ok := c.registry.ActivePause(sink); ok && !c.pauseSwitch(sink).PausedSince().IsZero() {
-		return s.PausedStatus(c.waitingFor(sink))
+// pausedStatus returns the condition of a sink or a rule that is paused; OK if it is not.
+func (c *signalControl) pausedStatus(of signals.Subject) condition.Status {
+	if s, ok := c.registry.ActivePause(of); ok && !c.pauseSwitch(of).PausedSince().IsZero() {
+		return s.PausedStatus(c.waitingFor(of.Sink))
 	}
-	return condition.Status{Component: "sink/" + sink}
+	return condition.Status{Component: of.Component()}
 }
 
 // signalHandler executes signals with the current composition.
@@ -298,7 +347,7 @@ func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.S
 		case signals.Cancel:
 			return c.snapshots.cancel(ctx, r)
 		default:
-			return c.signals.submit(ctx, r, c.cfg.Sinks)
+			return c.signals.submit(ctx, r, c.cfg)
 		}
 	})
 }

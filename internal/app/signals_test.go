@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // runJournal runs a journal of a directory, for the sinks a and b unless others are named, until the returned function is
@@ -48,14 +50,22 @@ func openControl(t *testing.T, j *journal.Journal) *signalControl {
 	return c
 }
 
-// submitSignal submits a request for one of the sinks a and b.
-func submitSignal(t *testing.T, c *signalControl, r signals.Request) signals.Signal {
+// configured has the sinks a and b, and a rule with a name.
+var configured = &config.Config{Sinks: []config.Sink{{Name: "a"}, {Name: "b"}}, Resources: []config.Resource{{}, {Name: "named"}}}
+
+func submitTo(t *testing.T, c *signalControl, r signals.Request, cfg *config.Config) signals.Signal {
 	t.Helper()
-	s, err := c.submit(t.Context(), r, []config.Sink{{Name: "a"}, {Name: "b"}})
+	s, err := c.submit(t.Context(), r, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// submitSignal submits a request for one of the sinks a and b, or for the rule.
+func submitSignal(t *testing.T, c *signalControl, r signals.Request) signals.Signal {
+	t.Helper()
+	return submitTo(t, c, r, configured)
 }
 
 func TestAPauseIsInForceAfterARestartAndEndsWhenItIsOver(t *testing.T) {
@@ -63,22 +73,22 @@ func TestAPauseIsInForceAfterARestartAndEndsWhenItIsOver(t *testing.T) {
 	j, stop := runJournal(t, dir)
 	c := openControl(t, j)
 	pause := submitSignal(t, c, signals.Request{Kind: signals.Pause, Sink: "a", For: time.Hour})
-	if c.pauseSwitch("a").PausedSince().IsZero() || !c.pauseSwitch("b").PausedSince().IsZero() {
+	if c.pauseSwitch(signals.Subject{Sink: "a"}).PausedSince().IsZero() || !c.pauseSwitch(signals.Subject{Sink: "b"}).PausedSince().IsZero() {
 		t.Error("the pause is not in force, or for another sink too")
 	}
 	stop()
 
 	j, stop = runJournal(t, dir)
 	c = openControl(t, j)
-	if got := c.pauseSwitch("a").PausedSince(); !got.Equal(pause.Since) {
+	if got := c.pauseSwitch(signals.Subject{Sink: "a"}).PausedSince(); !got.Equal(pause.Since) {
 		t.Errorf("after a restart paused since %v, not %v", got, pause.Since)
 	}
 	c.applyPauses(pause.Until.Add(-time.Second))
-	if c.pausedStatus("a").OK() {
+	if c.pausedStatus(signals.Subject{Sink: "a"}).OK() {
 		t.Error("a pause has ended before its time")
 	}
 	c.applyPauses(pause.Until)
-	if got := c.registry.List(); !c.pausedStatus("a").OK() || len(got) != 1 || got[0].State != signals.Done || got[0].Result != "resumed after 1h0m0s, as it asked for" {
+	if got := c.registry.List(); !c.pausedStatus(signals.Subject{Sink: "a"}).OK() || len(got) != 1 || got[0].State != signals.Done || got[0].Result != "resumed after 1h0m0s, as it asked for" {
 		t.Errorf("after its time: %+v", got)
 	}
 	if err := c.registry.SaveUnsaved(t.Context()); err != nil {
@@ -90,6 +100,90 @@ func TestAPauseIsInForceAfterARestartAndEndsWhenItIsOver(t *testing.T) {
 	defer stop()
 	if got := openControl(t, j).registry.List(); len(got) != 1 || got[0].State != signals.Done {
 		t.Errorf("stored is %+v", got)
+	}
+}
+
+// TestAPausedRuleIsHeldUnderItsName wherever it stands in the configuration, over a restart and until its time is over, beside
+// what the protection holds. A sink of the same name is another thing.
+func TestAPausedRuleIsHeldUnderItsName(t *testing.T) {
+	dir := t.TempDir()
+	j, stop := runJournal(t, dir)
+	c := openControl(t, j)
+	pause := submitSignal(t, c, signals.Request{Kind: signals.Pause, Rule: "named", For: time.Hour})
+	if pause.State != signals.Active || !c.pauseSwitch(signals.Subject{Sink: "named"}).PausedSince().IsZero() {
+		t.Errorf("%+v, or a sink is paused", pause)
+	}
+	stop()
+
+	j, stop = runJournal(t, dir)
+	defer stop()
+	c = openControl(t, j)
+	edited := &config.Config{Resources: []config.Resource{{Name: "named"}, {Name: "other"}, {}}}
+	edited.Resources[1].RedactPaths, edited.Redaction.Strict = []string{"spec.token"}, true
+	g := newSourceGuard(edited, newProtection(edited, nil, slog.New(slog.DiscardHandler)), c)
+	for i, want := range []condition.Code{condition.RulePaused, condition.RedactionHeld, ""} {
+		held, _ := g.Held(i)
+		end, err := g.BeginTurn(i)
+		if held.Code != want || (err != nil) != (want == condition.RulePaused) {
+			t.Errorf("rule %d: %+v, %v", i, held, err)
+		}
+		if err == nil {
+			end()
+		}
+	}
+	if held, _ := g.Held(0); held.From != "rule/named" || held.Remedy != "exporter signal resume --rule named" || !strings.Contains(held.Cause, pause.ID) {
+		t.Errorf("the problem is %+v", held)
+	}
+	if got := condition.Summarize(g.statuses()); len(got) != 1 || got[0].Component != "rule/named" || !got[0].Since.Equal(pause.Since) {
+		t.Errorf("the conditions are %+v", got)
+	}
+	_, paused := g.Held(0)
+	c.applyPauses(pause.Until)
+	<-paused[0]
+	if held, changed := g.Held(0); held.Code != "" {
+		t.Errorf("after its time: %+v", held)
+	} else {
+		submitSignal(t, c, signals.Request{Kind: signals.Pause, Rule: "named"})
+		<-changed[0]
+	}
+	submitSignal(t, c, signals.Request{Kind: signals.Resume, Rule: "named"})
+	_, changed := g.Held(1)
+	submitTo(t, c, signals.Request{Kind: signals.Pause, Rule: "other"}, edited)
+	<-changed[0]
+	if held, _ := g.Held(1); held.Code != condition.RulePaused {
+		t.Errorf("of two reasons it is %+v", held)
+	}
+}
+
+// TestAPauseOfARuleWaitsForWhatIsBeingEmitted because nothing of it follows its answer.
+func TestAPauseOfARuleWaitsForWhatIsBeingEmitted(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	c := openControl(t, j)
+	g := newSourceGuard(configured, newProtection(configured, nil, slog.New(slog.DiscardHandler)), c)
+	end, err := g.BeginTurn(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan signals.Signal)
+	go func() {
+		s, err := c.submit(t.Context(), signals.Request{Kind: signals.Pause, Rule: "named"}, configured)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- s
+	}()
+	for _, err := g.BeginTurn(1); err == nil; _, err = g.BeginTurn(1) {
+		g.rules[1].pause.EndTurn()
+	}
+	select {
+	case <-done:
+		t.Error("the pause was answered before")
+	default:
+	}
+	end()
+	if s := <-done; s.State != signals.Active {
+		t.Errorf("%+v", s)
 	}
 }
 
@@ -108,6 +202,13 @@ func TestEverySignalHasAnEnd(t *testing.T) {
 		{signals.Request{Kind: signals.Pause, Sink: "a"}, signals.Active, ""},
 		{signals.Request{Kind: signals.Pause, Sink: "a", For: time.Hour}, signals.Active, ""},
 		{signals.Request{Kind: signals.Resume, Sink: "a"}, signals.Done, "0 changes waited"},
+		{signals.Request{Kind: signals.Resume, Rule: "named"}, signals.Nothing, "the rule is not paused"},
+		{signals.Request{Kind: signals.Pause, Rule: "a"}, signals.Refused, `no rule "a" is configured; those with a name are: named`},
+		{signals.Request{Kind: signals.Pause, Rule: "named", Sink: "a"}, signals.Refused, onlyPausesOfRules},
+		{signals.Request{Kind: signals.RetryDeadLetters, Rule: "named"}, signals.Refused, onlyPausesOfRules},
+		{signals.Request{Kind: signals.Pause, Rule: "named"}, signals.Active, ""},
+		{signals.Request{Kind: signals.Resume, Rule: "named"}, signals.Done,
+			"paused for 0s: it goes on where it was, or with a gap where the API server no longer has the history"},
 	} {
 		if got := submitSignal(t, c, step.request); got.State != step.state || got.Result != step.result {
 			t.Errorf("%+v: %s, %q", step.request, got.State, got.Result)
@@ -117,7 +218,7 @@ func TestEverySignalHasAnEnd(t *testing.T) {
 	for _, s := range c.registry.List() {
 		states = append(states, s.State)
 	}
-	if len(states) != 6 || states[3] != signals.Superseded || states[4] != signals.Done {
+	if len(states) != 12 || states[3] != signals.Superseded || states[4] != signals.Done {
 		t.Errorf("in the end %v", states)
 	}
 }
@@ -128,8 +229,8 @@ func TestAPauseOfASinkThatIsNotConfiguredAnyMoreCanBeEnded(t *testing.T) {
 	defer stop()
 	c := openControl(t, j)
 	submitSignal(t, c, signals.Request{Kind: signals.Pause, Sink: "b"})
-	s, err := c.submit(t.Context(), signals.Request{Kind: signals.Resume, Sink: "b"}, []config.Sink{{Name: "a"}})
-	if err != nil || s.State != signals.Done || !c.pauseSwitch("b").PausedSince().IsZero() {
+	s, err := c.submit(t.Context(), signals.Request{Kind: signals.Resume, Sink: "b"}, &config.Config{Sinks: []config.Sink{{Name: "a"}}})
+	if err != nil || s.State != signals.Done || !c.pauseSwitch(signals.Subject{Sink: "b"}).PausedSince().IsZero() {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -162,7 +263,7 @@ func TestASignalIsExecutedOnceUnderItsID(t *testing.T) {
 	submit(pause)
 	submit(signals.Request{Kind: signals.Resume, Sink: "a"})
 	c := h.current().signals
-	if again := submit(pause); again.State != signals.Done || again.ID != pause.ID || !c.pauseSwitch("a").PausedSince().IsZero() {
+	if again := submit(pause); again.State != signals.Done || again.ID != pause.ID || !c.pauseSwitch(signals.Subject{Sink: "a"}).PausedSince().IsZero() {
 		t.Errorf("a pause that has ended is in force again: %+v", again)
 	}
 	if all := c.registry.List(); len(all) != 2 {
@@ -244,7 +345,7 @@ func TestAPauseIsNeverInterruptedByTheLookForThoseThatAreOver(t *testing.T) {
 	for range 30 {
 		submitSignal(t, c, signals.Request{Kind: signals.Pause, Sink: "a"})
 		for range 1000 {
-			if c.pauseSwitch("a").PausedSince().IsZero() {
+			if c.pauseSwitch(signals.Subject{Sink: "a"}).PausedSince().IsZero() {
 				t.Fatal("a pause that is in force was interrupted")
 			}
 		}

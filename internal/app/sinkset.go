@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
@@ -98,8 +99,9 @@ func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
 	}
 	cfg.ObservePublish = func(took time.Duration) { set.admin.ObservePublish(s.Name, took) }
 	r.watermarks = &watermarkAges{}
-	r.pause, cfg.Pause = from.signals.pauseSwitch(s.Name), from.signals.pauseSwitch(s.Name)
-	r.paused = func() condition.Status { return from.signals.pausedStatus(s.Name) }
+	r.pause = from.signals.pauseSwitch(signals.Subject{Sink: s.Name})
+	cfg.Pause = r.pause
+	r.paused = func() condition.Status { return from.signals.pausedStatus(signals.Subject{Sink: s.Name}) }
 	cfg.OnAcknowledged = func(change *event.Change) {
 		r.watermarks.observe(change)
 		set.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt))

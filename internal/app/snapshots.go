@@ -92,7 +92,7 @@ func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (sig
 	case !found:
 		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("no signal %q is kept; exporter signal list has those that are", r.Target))
 	case target.Kind == signals.Pause:
-		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("%s is a pause, which exporter signal resume --sink %s ends", target.ID, target.Sink))
+		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("%s is a pause, which exporter signal resume %s ends", target.ID, target.Subject().Flag()))
 	case target.Kind != signals.Snapshot && target.Kind != signals.Replay:
 		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("%s is no snapshot but %s, which cannot be canceled", target.ID, target.Kind))
 	case target.State != signals.Active:

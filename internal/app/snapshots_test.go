@@ -245,7 +245,7 @@ func TestACanceledSnapshotEndsOnce(t *testing.T) {
 	if got := s.mustAdvance(t, signal.ID); got.State != signals.Aborted || got.Ended != ended.Ended {
 		t.Errorf("after a restart the canceled one is %+v", got)
 	}
-	paused, err := s.signalControl.submit(t.Context(), signals.Request{Kind: signals.Pause, Sink: "a"}, s.sinks)
+	paused, err := s.signalControl.submit(t.Context(), signals.Request{Kind: signals.Pause, Sink: "a"}, &config.Config{Sinks: s.sinks})
 	if err != nil {
 		t.Fatal(err)
 	}

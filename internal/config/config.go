@@ -87,6 +87,9 @@ const (
 
 // Resource is one rule: it selects resources and objects, and configures how they are emitted.
 type Resource struct {
+	// Name of the rule in signals, metrics and conditions: lower-case letters, digits and "-". Only a rule with a name can
+	// be paused. The pause belongs to the name, whatever is edited and wherever the rule stands.
+	Name string `mapstructure:"name"`
 	// Which resources, and which objects of them.
 	selection.Rule `mapstructure:",squash"`
 	// How their changes are shaped.

@@ -18,8 +18,12 @@ func validateResources(rep *reporter, rules []Resource, hasKey bool) {
 		rep.addProblem("resources", Problem{Message: "nothing is selected",
 			Expected: `at least one rule, such as - select: ["pods", "deployments.apps"]`})
 	}
+	names := takenNames{}
 	for i, r := range rules {
 		at := fmt.Sprintf("resources[%d]", i)
+		if r.Name != "" {
+			names.validate(rep, at, "rule", r.Name)
+		}
 		rep.addJoined("", at, r.Rule.Validate(at))
 		rep.addJoined("", at, r.Policy.Validate(at, hasKey))
 		validateCapture(rep, at, r)

@@ -14,27 +14,37 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-// sinkNamePattern restricts names to those that are valid as metric labels, file names and consumer names.
-var sinkNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+// namePattern restricts names of sinks and rules to those that are valid as metric labels, file names and consumer names.
+var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// takenNames are the names of sinks, or of rules, by what has them.
+type takenNames map[string]string
+
+// validate checks the name of what is at a place, a sink or a rule.
+func (n takenNames) validate(rep *reporter, at, kind, name string) {
+	switch first, taken := n[name]; {
+	case !namePattern.MatchString(name):
+		rep.addProblem(at+".name", Problem{Message: "not a name for a " + kind, Found: strconv.Quote(name),
+			Expected: `lower-case letters, digits and "-", at most 63`})
+	case taken:
+		rep.addProblem(at+".name", Problem{Message: fmt.Sprintf("the name %q is taken by %s", name, first), Expected: "a name of its own"})
+	default:
+		n[name] = at
+	}
+}
 
 func validateSinks(rep *reporter, all []Sink, routes []Route) {
 	if len(all) == 0 {
 		rep.addProblem("sinks", Problem{Message: "no destination for changes",
 			Expected: "at least one sink, such as - {name: console, stdout: {}}"})
 	}
-	names := map[string]string{}
+	names := takenNames{}
 	for i, s := range all {
 		at := fmt.Sprintf("sinks[%d]", i)
-		switch first, taken := names[s.Name]; {
-		case s.Name == "":
+		if s.Name == "" {
 			rep.addProblem(at+".name", Problem{Message: "the sink has no name", Expected: `a name such as "main"`})
-		case !sinkNamePattern.MatchString(s.Name):
-			rep.addProblem(at+".name", Problem{Message: "not a name for a sink", Found: strconv.Quote(s.Name),
-				Expected: `lower-case letters, digits and "-", at most 63`})
-		case taken:
-			rep.addProblem(at+".name", Problem{Message: fmt.Sprintf("the name %q is taken by %s", s.Name, first), Expected: "a name of its own"})
-		default:
-			names[s.Name] = at
+		} else {
+			names.validate(rep, at, "sink", s.Name)
 		}
 		validateFormat(rep, at+".format", s)
 		rep.checkOneOf(at+".start", s.Start, StartSnapshot, StartJournal, StartNow)

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// PauseSwitch holds back what the pipelines of one sink publish. It outlives them: a pipeline that is made while the sink is
-// paused publishes nothing. All methods are safe for concurrent use, and a nil switch is never on.
+// PauseSwitch holds back what the pipelines of one sink publish, or what is emitted of one rule. It outlives them: a pipeline
+// that is made while the sink is paused publishes nothing. All methods are safe for concurrent use, and a nil switch is
+// never on.
 type PauseSwitch struct {
 	mu       sync.Mutex
 	since    time.Time       // zero while not paused
@@ -46,7 +47,20 @@ func (s *PauseSwitch) Resume() {
 	s.notifyChanged()
 }
 
-// PausedSince returns since when the sink is paused; zero if it is not.
+// Paused reports whether the switch is on, and returns a channel that is closed when that may have changed.
+func (s *PauseSwitch) Paused() (paused bool, changed <-chan struct{}) {
+	if s == nil {
+		return false, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.since.IsZero() {
+		return false, s.running.Done()
+	}
+	return true, s.changed
+}
+
+// PausedSince returns since when the switch is on; zero if it is not.
 func (s *PauseSwitch) PausedSince() time.Time {
 	if s == nil {
 		return time.Time{}
@@ -64,7 +78,7 @@ func (s *PauseSwitch) AwaitQuiet(ctx context.Context) error {
 // isPaused reports whether nothing new may be published.
 func (s *PauseSwitch) isPaused() bool { return !s.PausedSince().IsZero() }
 
-// beginTurn waits until the sink is not paused and wait has returned nil, and begins a turn, which endTurn ends. When a
+// beginTurn waits until the sink is not paused and wait has returned nil, and begins a turn, which EndTurn ends. When a
 // pause begins, the context of wait ends, and undo gives back what wait may have got: it is called again after the pause.
 func (s *PauseSwitch) beginTurn(ctx context.Context, wait func(context.Context) error, undo func()) error {
 	if s == nil {
@@ -81,7 +95,7 @@ func (s *PauseSwitch) beginTurn(ctx context.Context, wait func(context.Context) 
 		disarm()
 		cancel()
 		switch {
-		case err == nil && s.tryBeginTurn():
+		case err == nil && s.TryBeginTurn():
 			return nil
 		case err == nil:
 			undo()
@@ -91,7 +105,11 @@ func (s *PauseSwitch) beginTurn(ctx context.Context, wait func(context.Context) 
 	}
 }
 
-func (s *PauseSwitch) tryBeginTurn() bool {
+// TryBeginTurn begins a turn, which EndTurn ends, unless the switch is on.
+func (s *PauseSwitch) TryBeginTurn() bool {
+	if s == nil {
+		return true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.since.IsZero() {
@@ -101,8 +119,8 @@ func (s *PauseSwitch) tryBeginTurn() bool {
 	return true
 }
 
-// endTurn ends a turn.
-func (s *PauseSwitch) endTurn() {
+// EndTurn ends a turn.
+func (s *PauseSwitch) EndTurn() {
 	if s == nil {
 		return
 	}

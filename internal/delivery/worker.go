@@ -117,7 +117,7 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 	if err != nil {
 		return batch, false // the pipeline stops: the lane stays scheduled and is not served again
 	}
-	defer w.cfg.Pause.endTurn()
+	defer w.cfg.Pause.EndTurn()
 	if l.name == unroutableLane {
 		w.finishAttempt(ctx, l, 1, w.backlog.oldestEntry(l).rejection)
 		return batch, false

@@ -41,14 +41,14 @@ func writeSignal(s signals.Signal, err error, asJSON bool, out io.Writer) error 
 // describeRequest names a signal: by its ID, if it has one.
 func describeRequest(s signals.Signal) string {
 	if s.ID == "" {
-		return fmt.Sprintf("%s of sink %s", s.Kind, s.Sink)
+		return fmt.Sprintf("%s of %s", s.Kind, s.Subject())
 	}
 	return "signal " + s.ID
 }
 
 // describeSignal returns what became of a signal, in one line.
 func describeSignal(s signals.Signal) string {
-	text := fmt.Sprintf("%s of sink %s: ", s.Kind, s.Sink)
+	text := fmt.Sprintf("%s of %s: ", s.Kind, s.Subject())
 	if s.ID != "" {
 		text = "signal " + s.ID + ": " + text
 	}
@@ -58,9 +58,14 @@ func describeSignal(s signals.Signal) string {
 	case s.Kind == signals.Snapshot, s.Kind == signals.Replay:
 		return text + s.Result
 	case s.Until.IsZero():
-		return text + fmt.Sprintf("in force until it is resumed; %d changes wait", s.Count)
+		text += "in force until it is resumed; "
+	default:
+		text += fmt.Sprintf("in force until %s; ", s.Until.Format(time.RFC3339))
 	}
-	return text + fmt.Sprintf("in force until %s; %d changes wait", s.Until.Format(time.RFC3339), s.Count)
+	if s.Rule != "" {
+		return text + "nothing of it is read; once the API server no longer has the history, after a few minutes, it goes on with a gap"
+	}
+	return text + fmt.Sprintf("%d changes wait", s.Count)
 }
 
 // ListSignals writes the signals that an exporter keeps, the oldest first: as text, or as one JSON object per line.
@@ -79,15 +84,18 @@ func ListSignals(ctx context.Context, client *signals.Client, asJSON bool, out i
 		return nil
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tTIME\tSIGNAL\tSINK\tSTATE\tENDED\tRESULT")
+	fmt.Fprintln(t, "ID\tTIME\tSIGNAL\tOF\tSTATE\tENDED\tRESULT")
 	for _, s := range all {
-		ended, result := "", s.Result
+		ended, result, of := "", s.Result, s.Sink
+		if s.Rule != "" {
+			of = s.Subject().String()
+		}
 		if !s.Ended.IsZero() {
 			ended = s.Ended.Format(time.RFC3339)
 		} else if !s.Until.IsZero() {
 			result = "until " + s.Until.Format(time.RFC3339)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.ID, s.Created.Format(time.RFC3339), orDash(string(s.Kind)), orDash(s.Sink), s.State, orDash(ended),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.ID, s.Created.Format(time.RFC3339), orDash(string(s.Kind)), orDash(of), s.State, orDash(ended),
 			orDash(strings.Map(replaceUnprintable, result)))
 	}
 	return t.Flush()

@@ -97,7 +97,7 @@ type JournalSink struct {
 func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *JournalReport {
 	configured := bounds.Sinks
 	r := &JournalReport{
-		Conditions: condition.Reports(slices.Concat(s.Conditions(bounds.MaxBytes, bounds.MaxDeadLetters), pausedSinks(s)), time.Now()),
+		Conditions: condition.Reports(slices.Concat(s.Conditions(bounds.MaxBytes, bounds.MaxDeadLetters), pausedSubjects(s)), time.Now()),
 		Dir:        dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.ChangeCount(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
 		Resources: []JournalResource{}, Sinks: []JournalSink{},
 	}
@@ -120,13 +120,18 @@ func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *
 	return r
 }
 
-// pausedSinks returns the conditions of the sinks that are paused by the signals in a journal. Signals that cannot be read
-// pause none: the exporter does not start with them.
-func pausedSinks(s journal.OfflineStat) (all []condition.Status) {
+// pausedSubjects returns the conditions of the sinks and rules that are paused by the signals in a journal. Signals that
+// cannot be read pause none: the exporter does not start with them.
+func pausedSubjects(s journal.OfflineStat) (all []condition.Status) {
 	book, _ := signals.Decode([]byte(s.Signals))
+	backlog := map[string]uint64{}
 	for _, k := range s.Sinks {
-		if pause, ok := book.ActivePause(k.Name); ok && !pause.IsDue(time.Now()) {
-			all = append(all, pause.PausedStatus(k.Backlog))
+		backlog[k.Name] = k.Backlog
+	}
+	for _, pause := range book.Signals {
+		_, isStored := backlog[pause.Sink]
+		if pause.Kind == signals.Pause && pause.State == signals.Active && !pause.IsDue(time.Now()) && (isStored || pause.Rule != "") {
+			all = append(all, pause.PausedStatus(backlog[pause.Sink]))
 		}
 	}
 	return all

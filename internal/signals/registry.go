@@ -81,11 +81,11 @@ func (r *Registry) Find(id string) (Signal, bool) {
 	return r.book.Find(id)
 }
 
-// ActivePause returns the pause that is in force for a sink.
-func (r *Registry) ActivePause(sink string) (Signal, bool) {
+// ActivePause returns the pause that is in force for a sink or a rule.
+func (r *Registry) ActivePause(of Subject) (Signal, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.book.ActivePause(sink)
+	return r.book.ActivePause(of)
 }
 
 // Position returns up to where a place in a log was read; "" if it was not.

@@ -16,8 +16,8 @@ type Kind string
 
 // The kinds.
 const (
-	Pause  Kind = "pause"  // deliver nothing to a sink until it is resumed
-	Resume Kind = "resume" // end the pause of a sink
+	Pause  Kind = "pause"  // deliver nothing to a sink, or read nothing of a rule, until it is resumed
+	Resume Kind = "resume" // end the pause of a sink or of a rule
 
 	Snapshot Kind = "snapshot" // emit the existing objects again for a sink
 	Replay   Kind = "replay"   // emit again for a sink what the journal keeps
@@ -43,13 +43,37 @@ const (
 	Superseded State = "superseded" // a later signal took its place
 )
 
+// Subject is what a signal is about: a sink, or a rule. Another name is another subject.
+type Subject struct{ Sink, Rule string }
+
+// Kind returns "sink" or "rule".
+func (s Subject) Kind() string {
+	if s.Rule != "" {
+		return "rule"
+	}
+	return "sink"
+}
+
+// Name returns the name of the sink or of the rule.
+func (s Subject) Name() string { return s.Sink + s.Rule }
+
+// Component is the component of conditions of the subject: "sink/main", "rule/pods".
+func (s Subject) Component() string { return s.Kind() + "/" + s.Name() }
+
+// Flag is how commands name the subject: "--sink main", "--rule pods".
+func (s Subject) Flag() string { return "--" + s.Kind() + " " + s.Name() }
+
+// String returns "sink main" or "rule pods".
+func (s Subject) String() string { return s.Kind() + " " + s.Name() }
+
 // Signal is one request with what became of it, as it is stored and shown. Members may be added; none is renamed.
 type Signal struct {
 	ID      string    `json:"id"`
 	Kind    Kind      `json:"signal"`
-	Sink    string    `json:"sink"`
+	Sink    string    `json:"sink"`           // "" if it is about a rule
+	Rule    string    `json:"rule,omitempty"` // of a pause or a resume: the name of the rule; "" if it is about a sink
 	Created time.Time `json:"created"`
-	Since   time.Time `json:"since,omitzero"` // of a pause: when the sink was paused, also by a pause that this one superseded
+	Since   time.Time `json:"since,omitzero"` // of a pause: when it began, also by a pause that this one superseded
 	Until   time.Time `json:"until,omitzero"` // of a pause: when it ends by itself; zero: with resume
 	State   State     `json:"state"`
 
@@ -71,6 +95,9 @@ type Signal struct {
 	Result string    `json:"result"` // in one sentence
 }
 
+// Subject returns what the signal is about.
+func (s Signal) Subject() Subject { return Subject{s.Sink, s.Rule} }
+
 // Request is what a client asks for.
 type Request struct {
 	// ID is that of the signal, by [NewID], so that a request without an answer can be sent again; "": the exporter makes one.
@@ -78,7 +105,8 @@ type Request struct {
 
 	Kind Kind          `json:"signal"`
 	Sink string        `json:"sink"`
-	For  time.Duration `json:"for,omitempty"` // of a pause; 0: until resumed
+	Rule string        `json:"rule,omitempty"` // of a pause or a resume: a rule in place of a sink
+	For  time.Duration `json:"for,omitempty"`  // of a pause; 0: until resumed
 
 	Offsets []uint64 `json:"offsets,omitempty"` // of dead letters; nil: all
 
@@ -154,7 +182,7 @@ func (r Request) withID() Request {
 func (r Request) New(now time.Time) Signal {
 	r = r.withID()
 	s := Signal{
-		ID: r.ID, Kind: r.Kind, Sink: r.Sink, Created: now.UTC().Truncate(time.Millisecond), State: Active,
+		ID: r.ID, Kind: r.Kind, Sink: r.Sink, Rule: r.Rule, Created: now.UTC().Truncate(time.Millisecond), State: Active,
 		Select: r.Select, Namespace: r.Namespace, Objects: r.Objects, Offset: r.Offset, From: r.From, Target: r.Target,
 		Record: r.Record,
 	}
@@ -177,16 +205,26 @@ func (s Signal) End(state State, now time.Time, count uint64, result string) Sig
 // IsDue reports whether a pause has ended by itself.
 func (s Signal) IsDue(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
 
-// PausedStatus returns the condition of a sink that the signal has paused, with so many changes that wait for it.
-func (s Signal) PausedStatus(waiting uint64) condition.Status {
+// PausedProblem returns the problem of what the signal has paused: of a sink with so many changes that wait for it.
+func (s Signal) PausedProblem(waiting uint64) condition.Problem {
 	until := "until it is resumed"
 	if !s.Until.IsZero() {
 		until = "until " + s.Until.Format(time.RFC3339)
 	}
-	status := condition.NewStatus("sink/"+s.Sink, condition.Problem{
-		Code: condition.SinkPaused, Cause: fmt.Sprintf("paused by signal %s %s; %d changes wait", s.ID, until, waiting),
-		Remedy: "exporter signal resume --sink " + s.Sink,
-	})
+	p := condition.Problem{
+		Code: condition.RulePaused, Cause: fmt.Sprintf("paused by signal %s %s", s.ID, until),
+		Remedy: "exporter signal resume " + s.Subject().Flag(),
+	}
+	if s.Rule == "" {
+		p.Code = condition.SinkPaused
+		p.Cause += fmt.Sprintf("; %d changes wait", waiting)
+	}
+	return p
+}
+
+// PausedStatus returns the condition of what the signal has paused, see [Signal.PausedProblem].
+func (s Signal) PausedStatus(waiting uint64) condition.Status {
+	status := condition.NewStatus(s.Subject().Component(), s.PausedProblem(waiting))
 	status.Since = s.Since
 	return status
 }
@@ -213,10 +251,10 @@ func (b *Book) Find(id string) (Signal, bool) {
 	return b.Signals[i], true
 }
 
-// ActivePause returns the pause that is in force for a sink.
-func (b *Book) ActivePause(sink string) (Signal, bool) {
+// ActivePause returns the pause that is in force for a sink or a rule.
+func (b *Book) ActivePause(of Subject) (Signal, bool) {
 	for _, s := range b.Signals {
-		if s.Kind == Pause && s.State == Active && s.Sink == sink {
+		if s.Kind == Pause && s.State == Active && s.Subject() == of {
 			return s, true
 		}
 	}
@@ -227,7 +265,7 @@ func (b *Book) ActivePause(sink string) (Signal, bool) {
 // the bound are dropped.
 func (b *Book) Put(s Signal) {
 	if s.Kind == Pause && s.State == Active {
-		if before, paused := b.ActivePause(s.Sink); paused && before.ID != s.ID {
+		if before, paused := b.ActivePause(s.Subject()); paused && before.ID != s.ID {
 			s.Since = before.Since
 			b.Put(before.End(Superseded, s.Created, 0, "by signal "+s.ID))
 		}

@@ -60,7 +60,7 @@ func TestASignalThatCannotBeStoredIsAbortedAndNeverInForce(t *testing.T) {
 	if err := r.Commit(t.Context(), second.ID, func(b *Book) { b.Put(second) }); !errors.Is(err, store.err) {
 		t.Fatalf("error %v", err)
 	}
-	if _, ok := r.ActivePause("b"); ok {
+	if _, ok := r.ActivePause(Subject{Sink: "b"}); ok {
 		t.Error("a pause that is not stored is in force")
 	}
 	all := r.List()
@@ -70,7 +70,7 @@ func TestASignalThatCannotBeStoredIsAbortedAndNeverInForce(t *testing.T) {
 	// The store may have got the refused book after all: what is stored next is newer.
 	late := Book{Revision: 2, Signals: []Signal{first, second}}
 	r.Load(late)
-	if _, ok := r.ActivePause("b"); ok {
+	if _, ok := r.ActivePause(Subject{Sink: "b"}); ok {
 		t.Error("a late write of a signal that was answered with an error is in force")
 	}
 	store.err = nil
@@ -178,7 +178,7 @@ func TestTheNewestOfSeveralStoredBooksCounts(t *testing.T) {
 	older, newer := Book{Revision: 3}, Book{Revision: 4}
 	newer.Put(Request{Kind: Pause, Sink: "a"}.New(noon))
 	r.Load(older, newer)
-	if _, ok := r.ActivePause("a"); !ok {
+	if _, ok := r.ActivePause(Subject{Sink: "a"}); !ok {
 		t.Error("the older book counts")
 	}
 	if err := r.SaveUnsaved(t.Context()); err != nil || store.book(t).Revision != 4 {
@@ -200,7 +200,7 @@ func TestWhatIsNotStoredDoesNotOutliveAFailover(t *testing.T) {
 	state := Book{Revision: 6, Signals: []Signal{Request{Kind: Pause, Sink: "b"}.New(noon)}}
 	r.Forget()
 	r.Load(journal, state)
-	if _, ok := r.ActivePause("b"); !ok {
+	if _, ok := r.ActivePause(Subject{Sink: "b"}); !ok {
 		t.Errorf("the pause that another process has stored is lost: %+v", r.List())
 	}
 }
@@ -216,11 +216,11 @@ func TestAPauseSupersedesTheOneInForceAndKeepsItsBeginning(t *testing.T) {
 	if got, _ := b.Find(first.ID); got.State != Superseded || got.Result != "by signal "+second.ID {
 		t.Errorf("the first is %+v", got)
 	}
-	got, ok := b.ActivePause("a")
+	got, ok := b.ActivePause(Subject{Sink: "a"})
 	if !ok || got.ID != second.ID || !got.Since.Equal(noon) || !got.Until.Equal(noon.Add(61*time.Minute)) {
 		t.Errorf("in force is %+v", got)
 	}
-	if got, ok := b.ActivePause("b"); !ok || got.ID != other.ID {
+	if got, ok := b.ActivePause(Subject{Sink: "b"}); !ok || got.ID != other.ID {
 		t.Errorf("of the other sink %+v is in force", got)
 	}
 }
@@ -232,7 +232,7 @@ func TestEndedSignalsAreBoundedAndThoseInForceAreKept(t *testing.T) {
 	for i := range 2 * maxEnded {
 		b.Put(Request{Kind: Resume, Sink: fmt.Sprint(i)}.New(noon).End(Nothing, noon, 0, "the sink is not paused"))
 	}
-	if _, ok := b.ActivePause("a"); !ok || len(b.Signals) != maxEnded+1 || b.Signals[1].Sink != fmt.Sprint(maxEnded) {
+	if _, ok := b.ActivePause(Subject{Sink: "a"}); !ok || len(b.Signals) != maxEnded+1 || b.Signals[1].Sink != fmt.Sprint(maxEnded) {
 		t.Errorf("kept are %d, the oldest of them %+v", len(b.Signals), b.Signals[1])
 	}
 	text, err := json.Marshal(b)

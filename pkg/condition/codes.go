@@ -114,6 +114,9 @@ var (
 	RedactionHeld = define("RedactionHeld", NotReady, slog.LevelWarn, "changes wait until each redaction path of their rule is known to match",
 		watchStarts, "nothing of the resource is read or emitted",
 		"correct redactPaths, or mend the definition of the type; or, to emit nevertheless, redaction.strict: false")
+	RulePaused = define("RulePaused", Degraded, slog.LevelWarn, "the rule is paused by a signal",
+		watchStarts, "nothing of its resources is read; other rules continue; it goes on where it was, or with a gap where the API "+
+			"server no longer has the history", "exporter signal resume")
 
 	JournalFull = define("JournalFull", NotReady, slog.LevelWarn, "journal writes are blocked: it has reached journal.maxBytes",
 		"journal continues", notRead, "bring the sink back, remove it from the configuration, or raise journal.maxBytes")

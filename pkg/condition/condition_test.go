@@ -319,3 +319,27 @@ func TestWhatAFaultDelaysElsewhereIsItsEffect(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 }
+
+// TestTheSameProblemOfWhatBelongsToAComponentIsOneLine has the resources of a paused rule, which know when history is lost.
+func TestTheSameProblemOfWhatBelongsToAComponentIsOneLine(t *testing.T) {
+	at := time.Now()
+	of := func(component, cause, from string) condition.Status {
+		s := condition.NewStatus(component, condition.Problem{Code: condition.RulePaused, Cause: cause, From: from})
+		if from != "" {
+			s.Members, s.Deadline = []string{"pods"}, at
+		}
+		return s
+	}
+	all := condition.Summarize([]condition.Status{
+		of("resource", "paused by signal a", "rule/x"), of("resource", "paused by signal b", "rule/y"),
+		of("rule/x", "paused by signal a", ""), of("rule/y", "paused by signal c", ""),
+	})
+	var got []string
+	for _, s := range all {
+		got = append(got, fmt.Sprint(s.Name(), " ", s.Cause, " ", s.Deadline.Equal(at), s.Effect == condition.RulePaused.Kind().Effect))
+	}
+	want := "resource/pods paused by signal b true true, rule/x paused by signal a true true, rule/y paused by signal c false true"
+	if strings.Join(got, ", ") != want {
+		t.Errorf("%q", got)
+	}
+}

@@ -37,7 +37,7 @@ type Problem struct {
 
 	Severity Severity // OK: that of the code
 
-	From         string // the component that this waits for, such as "sink/main": while all of that fails, this is its effect
+	From         string // the component that this waits for, such as "sink/main": see [Status.waitsFor]
 	Passed       bool   // another owner, which logs it, has passed it on by [Problem.AsError]
 	LosesHistory bool   // something is not read from the API server meanwhile, so its history is lost after a while
 }
@@ -191,19 +191,26 @@ func groupBy[T any, K comparable](all []T, keyOf func(T) K) (groups [][]T) {
 	return groups
 }
 
-// withEffects returns s with the effects on the components that wait for it.
+// withEffects returns s with the effects on the components that wait for it. Those with the same problem have no other
+// effect, but perhaps a deadline.
 func (s Status) withEffects(all []Status) Status {
 	for _, of := range all {
-		if of.waitsFor(s) {
+		switch {
+		case !of.waitsFor(s):
+		case of.similarityKey() == s.similarityKey():
+			s.Deadline = Earlier(s.Deadline, of.Deadline)
+		default:
 			s.Effect += "; " + of.Component + ": " + of.Effect
 		}
 	}
 	return s
 }
 
-// waitsFor reports whether s is an effect of from, because all of the component that it waits for fails.
+// waitsFor reports whether s is an effect of from, because all of the component that it waits for fails, or has the same
+// problem.
 func (s Status) waitsFor(from Status) bool {
-	return s.From != "" && from.Component == s.From && len(from.Members) == 0 && from.Severity == NotReady
+	return s.From != "" && from.Component == s.From && len(from.Members) == 0 &&
+		(from.Severity == NotReady || from.similarityKey() == s.similarityKey())
 }
 
 // followsFrom reports whether s names the same fault as from, and less of it: its cause contains the one of from, which is

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 )
 
@@ -40,7 +41,7 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 // own. It ends only with its context.
 func (f *follower) newBackgroundReader(slots chan struct{}, most int64) *reader {
 	var retry backoff
-	r := &reader{api: f.api, slots: slots, most: most, recordHeld: func(string) {}, recordFailure: f.health.recordReread}
+	r := &reader{api: f.api, slots: slots, most: most, recordHeld: func(condition.Problem) {}, recordFailure: f.health.recordReread}
 	r.handleFailure = func(ctx context.Context, err error) error {
 		if retry.failures >= quietFailures {
 			r.recordFailure(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
@@ -38,7 +39,7 @@ func newFollower(r *runner, scope selection.Scope, to event.AppendFunc) *followe
 	}
 	f.lister = newLister(f, r.env.listSlots)
 	f.watcher = &watcher{
-		out: f.out, api: f.api, health: f.health, log: r.env.cfg.Log, between: make(chan func(context.Context) error),
+		out: f.out, api: f.api, health: f.health, log: r.env.cfg.Log, between: make(chan func(context.Context) error), ended: make(chan struct{}),
 		positions: positionCheck{api: f.api},
 	}
 	return f
@@ -64,6 +65,7 @@ func (f *follower) loadState(cluster string, stored event.StoredScope, known *de
 func (f *follower) run(ctx context.Context) error {
 	stop := f.startBackgroundReads(ctx)
 	defer stop()
+	defer close(f.watcher.ended)
 	for {
 		if f.out.currentPosition() == "" {
 			if f.watcher.listUnproven {
@@ -80,6 +82,18 @@ func (f *follower) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// emitVanished emits all objects as deleted, because the resource is no longer served.
+func (f *follower) emitVanished(ctx context.Context) error {
+	end, err := f.api.awaitTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	f.health.recordProblem(condition.Problem{Code: condition.ResourceGone, Cause: "the API server no longer serves this resource; its objects are emitted as deleted"})
+	f.runner.env.states.set.ReportEvent(f.scope.ID, condition.ResourceVanished, "")
+	return f.out.emitAllDeletes(ctx, "")
 }
 
 // newEndpoint returns the endpoint of the scope in a version.

@@ -33,7 +33,7 @@ func newLister(f *follower, slots chan struct{}) *lister {
 		}
 	}
 	return &lister{out: f.out, api: f.api, health: f.health, listed: listed, reader: reader{
-		api: f.api, slots: slots, most: maxPage, recordHeld: f.health.recordHeld, signaled: f.api.reconnect,
+		api: f.api, slots: slots, most: maxPage, recordHeld: f.health.recordProblem, signaled: f.api.reconnect,
 		recordFailure: f.health.recordFailure, handleFailure: f.api.handleFailure,
 		recordSuccess: func() {
 			f.api.backoff.reset()
@@ -49,13 +49,23 @@ func (l *lister) listUntilComplete(ctx context.Context) error {
 	l.reader.recheck = l.api.recheck
 	position, aheadUpTo, err := l.reader.read(ctx, "", l)
 	if err == nil {
-		err = l.out.finishList(ctx, position, aheadUpTo)
+		err = l.finish(ctx, position, aheadUpTo)
 	}
 	if err == nil {
 		l.health.synced.Store(true)
 		l.listed(began, l.read)
 	}
 	return err
+}
+
+// finish emits what follows a list that is complete.
+func (l *lister) finish(ctx context.Context, position, aheadUpTo string) error {
+	end, err := l.api.awaitTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return l.out.finishList(ctx, position, aheadUpTo)
 }
 
 // begin implements [visitor].
@@ -80,9 +90,16 @@ func (l *lister) endPage(ctx context.Context, _ int, _ bool) error {
 	return l.emitBatch(ctx)
 }
 
+// emitBatch emits what was visited. A *HeldError ends the request, which is repeated when something may be emitted again: a
+// list that waited would keep others from reading.
 func (l *lister) emitBatch(ctx context.Context) error {
 	events := l.batch.Events
 	l.batch = apiserver.Batch{}
+	end, err := l.api.beginTurn()
+	if err != nil {
+		return err
+	}
+	defer end()
 	return l.out.emitEvents(ctx, events, "")
 }
 

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
@@ -38,7 +39,7 @@ type reader struct {
 	slots chan struct{} // bounds how many scopes read at once; nil for no bound
 	most  int64         // objects per page
 	// recordHeld reports why nothing may be emitted. It does not block.
-	recordHeld func(reason string)
+	recordHeld func(condition.Problem)
 	signaled   <-chan struct{} // ends such a wait; may be nil
 	// recordFailure reports a failed request, or one that is slow. It does not block.
 	recordFailure func(error)
@@ -218,9 +219,9 @@ func (a *attempt) readPage(ctx context.Context, o metav1.ListOptions) (metav1.Li
 
 // awaitAdmission waits until what is read may be emitted, without the slot.
 func (a *attempt) awaitAdmission(ctx context.Context) error {
-	_, err := a.api.awaitAdmission(ctx, func(reason string) {
+	_, err := a.api.awaitAdmission(ctx, func(p condition.Problem) {
 		a.slot.Release()
-		a.recordHeld(reason)
+		a.recordHeld(p)
 	}, a.signaled)
 	if err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
@@ -197,9 +196,7 @@ func (r *runner) run(ctx context.Context, lost string) error {
 		}
 	}
 	for _, f := range r.followers {
-		f.health.recordProblem(condition.Problem{Code: condition.ResourceGone, Cause: "the API server no longer serves this resource; its objects are emitted as deleted"})
-		r.env.states.set.ReportEvent(f.scope.ID, condition.ResourceVanished, "")
-		if err := f.out.emitAllDeletes(ctx, ""); err != nil {
+		if err := f.emitVanished(ctx); err != nil {
 			return err
 		}
 	}

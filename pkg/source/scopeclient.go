@@ -37,39 +37,59 @@ func (c *scopeClient) confirmCluster(ctx context.Context) error {
 	return c.identity.confirmCluster(ctx, c.recheck)
 }
 
-// awaitAdmission waits until what is read of the scope may be emitted. It calls waiting with each reason to wait. revoked is
-// closed when it may no longer be emitted; nil if that cannot happen. A receive from signaled, which may be nil, looks
-// again.
+// awaitAdmission waits until what is read of the scope may be emitted. It calls waiting with each reason to wait. revoked
+// changes when it may no longer be emitted. A receive from signaled, which may be nil, looks again.
 func (c *scopeClient) awaitAdmission(
-	ctx context.Context, waiting func(reason string), signaled <-chan struct{},
-) (revoked <-chan struct{}, err error) {
+	ctx context.Context, waiting func(condition.Problem), signaled <-chan struct{},
+) (revoked Changed, err error) {
 	for c.guard != nil {
-		reason, changed := c.guard.Held(c.rule)
+		held, changed := c.guard.Held(c.rule)
 		switch {
-		case reason == "":
+		case held.Code == "":
 			return changed, nil
-		case c.confirmedMissing.Load():
-			return nil, nil // the next request decides whether the resource is gone; a response would not be emitted
+		case held.Code == condition.RedactionHeld && c.confirmedMissing.Load():
+			return changed, nil // the next request decides whether the resource is gone; a response would not be emitted
 		}
-		waiting(reason)
+		waiting(held)
 		select {
-		case <-changed:
+		case <-changed[0]:
+		case <-changed[1]:
 		case <-signaled:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return Changed{}, ctx.Err()
 		}
 	}
-	return nil, nil
+	return Changed{}, nil
 }
 
 // admit is awaitAdmission on the goroutine of the follower, with the reason in the state of the scope.
-func (c *scopeClient) admit(ctx context.Context) (revoked <-chan struct{}, err error) {
+func (c *scopeClient) admit(ctx context.Context) (revoked Changed, err error) {
 	waited := false
-	revoked, err = c.awaitAdmission(ctx, func(reason string) { waited = true; c.health.recordHeld(reason) }, c.reconnect)
+	revoked, err = c.awaitAdmission(ctx, func(p condition.Problem) { waited = true; c.health.recordProblem(p) }, c.reconnect)
 	if waited && err == nil {
 		c.health.recordProblem(condition.Problem{Code: condition.ResourceSyncing})
 	}
 	return revoked, err
+}
+
+// beginTurn begins to emit something of the scope, until end is called. Its error is a *HeldError.
+func (c *scopeClient) beginTurn() (end func(), err error) {
+	if c.guard == nil {
+		return func() {}, nil
+	}
+	return c.guard.BeginTurn(c.rule)
+}
+
+// awaitTurn is beginTurn, which waits while the rule is paused. It returns only the error of ctx.
+func (c *scopeClient) awaitTurn(ctx context.Context) (end func(), err error) {
+	for {
+		if end, err = c.beginTurn(); err == nil {
+			return end, nil
+		}
+		if _, err := c.admit(ctx); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // newSlot returns a slot of pool for one reading of the scope; without a pool it only reports slow answers.

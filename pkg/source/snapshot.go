@@ -216,10 +216,15 @@ func (f *follower) runAndWait(ctx context.Context, do func(context.Context) erro
 		defer close(done)
 		return do(ctx)
 	})
-	if err == nil {
-		<-done
+	if err != nil {
+		return err
 	}
-	return err
+	select {
+	case <-done:
+		return nil
+	case <-f.watcher.ended:
+		return context.Canceled
+	}
 }
 
 // emitSnapshot emits the first pending snapshot until it is complete, or its attempt ends. It returns whether it has begun.

@@ -24,11 +24,12 @@ const (
 	Forbidden   State = "forbidden"   // the API server does not allow list or watch
 	Unreachable State = "unreachable" // the API server does not answer, or answers with errors
 	Waiting     State = "waiting"     // the resource is not served yet, or not to be emitted yet
+	Paused      State = "paused"      // a signal has paused the rule; it is watched from its position afterwards
 	Gone        State = "gone"        // the resource is no longer served; its objects are being emitted as deleted
 )
 
 // States holds every State.
-var States = []State{Syncing, Live, Stale, Forbidden, Unreachable, Waiting, Gone}
+var States = []State{Syncing, Live, Stale, Forbidden, Unreachable, Waiting, Paused, Gone}
 
 // Status describes one scope, or a selected name that is not served. It is a copy. Tags name metrics, see internal/admin.
 type Status struct {
@@ -60,6 +61,7 @@ type Status struct {
 var states = map[condition.Code]State{
 	"": Live, condition.ResourceSyncing: Syncing, condition.ResourceListing: Syncing, condition.ResourceSilent: Stale,
 	condition.ResourceGone: Gone, condition.ResourceForbidden: Forbidden, condition.ResourceNotServed: Waiting, condition.RedactionHeld: Waiting,
+	condition.RulePaused:           Paused,
 	condition.APIServerUnreachable: Unreachable, condition.ResourceFailing: Unreachable,
 }
 
@@ -88,8 +90,9 @@ func selectionStatus(scopes []Status) condition.Status {
 
 // codeOfFailure returns the code of a scope after a failed request.
 func codeOfFailure(err error) condition.Code {
-	if errors.As(err, new(*HeldError)) {
-		return condition.RedactionHeld
+	var held *HeldError
+	if errors.As(err, &held) {
+		return held.Problem.Code
 	}
 	switch apiserver.Classify(err) {
 	case apiserver.Forbidden:
@@ -187,7 +190,7 @@ func (h *health) recordProblem(p condition.Problem) {
 	switch p.Code {
 	case condition.APIServerUnreachable:
 		p.Effect, p.LosesHistory = condition.ResourceFailing.Kind().Effect, h.synced.Load()
-	case condition.ResourceFailing, condition.ResourceSilent, condition.RedactionHeld:
+	case condition.ResourceFailing, condition.ResourceSilent, condition.RedactionHeld, condition.RulePaused:
 		p.LosesHistory = h.synced.Load()
 	case condition.ResourceSyncing:
 		if h.synced.Load() {
@@ -196,11 +199,6 @@ func (h *health) recordProblem(p condition.Problem) {
 	default: // the code has everything
 	}
 	h.condition.Update(p)
-}
-
-// recordHeld records that nothing of the scope may be emitted.
-func (h *health) recordHeld(reason string) {
-	h.recordProblem(condition.Problem{Code: condition.RedactionHeld, Cause: reason})
 }
 
 // recordHistoryLost reports that history after position was lost. Each loss is logged.
@@ -215,6 +213,10 @@ func (h *health) recordFailure(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := condition.Problem{Code: codeOfFailure(err), Cause: apiserver.Reason(err)}
+	var held *HeldError
+	if errors.As(err, &held) {
+		p = held.Problem
+	}
 	switch p.Code {
 	case condition.APIServerUnreachable:
 		p = h.states.unreachableProblem(err)

@@ -54,6 +54,8 @@ type watcher struct {
 	log       *slog.Logger
 	positions positionCheck
 	between   chan func(context.Context) error // work of background reads, done between two batches
+	due       func(context.Context) error      // that of them which is the next to be done; nil for none
+	ended     chan struct{}                    // closed when nothing of it is done any more
 	before    *statesBefore                    // nil unless bodies are missing
 
 	heartbeat      heartbeat
@@ -82,6 +84,9 @@ func (w *watcher) watchUntilLost(ctx context.Context) error {
 
 // runWatch watches on a new connection, and returns how it ended.
 func (w *watcher) runWatch(ctx context.Context) error {
+	if isHeld(w.api.guard, w.api.rule) {
+		w.out.requested.endAttempt() // it would keep the snapshots of other scopes from their turn
+	}
 	revoked, err := w.api.admit(ctx)
 	if err != nil {
 		return err
@@ -124,19 +129,26 @@ func (w *watcher) openWatch(ctx context.Context) (*apiserver.Connection, error) 
 	return c, err
 }
 
-// emitWatched emits what a connection delivers until it ends, or revoked is closed, and returns how it ended.
-func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection, revoked <-chan struct{}) error {
+// emitWatched emits what a connection delivers until it ends, or it may no longer be emitted, and returns how it ended.
+func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection, revoked Changed) error {
 	began, received := time.Now(), false
 	steady, silent := time.NewTimer(steadyAfter), time.NewTimer(staleAfter)
 	defer steady.Stop()
 	defer silent.Stop()
 	for {
+		if w.due != nil {
+			if err := w.inTurn(func() error { return w.doDue(ctx) }); err != nil {
+				return err
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-w.api.reconnect:
 			return decode.ErrEnd
-		case <-revoked:
+		case <-revoked[0]:
+			return decode.ErrEnd
+		case <-revoked[1]:
 			return decode.ErrEnd
 		case <-steady.C:
 			if w.heartbeat != heartbeatLost {
@@ -147,13 +159,11 @@ func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection, revo
 				return errStale
 			}
 		case now := <-w.out.watermarks.dueChannel():
-			if err := w.out.emitWatermarks(ctx, now); err != nil {
+			w.out.watermarks.timer.Reset(0) // in case that it has no turn
+			if err := w.inTurn(func() error { return w.out.emitWatermarks(ctx, now) }); err != nil {
 				return err
 			}
-		case do := <-w.between:
-			if err := do(ctx); err != nil {
-				return err
-			}
+		case w.due = <-w.between:
 		case b, ok := <-c.Batches:
 			if !ok && errors.Is(c.Err, decode.ErrEnd) && !received && time.Since(began) < steadyAfter {
 				return errShort
@@ -161,7 +171,7 @@ func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection, revo
 			if !ok {
 				return c.Err
 			}
-			if err := w.emitBatch(ctx, b); err != nil {
+			if err := w.inTurn(func() error { return w.emitBatch(ctx, b) }); err != nil {
 				return err
 			}
 			silent.Reset(staleAfter) // after the append: a slow journal is not silence
@@ -182,6 +192,23 @@ func (w *watcher) runBetweenBatches(ctx context.Context, do func(context.Context
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// inTurn emits something. If the rule is paused it does not, and the connection is to end.
+func (w *watcher) inTurn(emit func() error) error {
+	end, err := w.api.beginTurn()
+	if err != nil {
+		return decode.ErrEnd
+	}
+	defer end()
+	return emit()
+}
+
+// doDue does the work that is due.
+func (w *watcher) doDue(ctx context.Context) error {
+	do := w.due
+	w.due = nil
+	return do(ctx)
 }
 
 func (w *watcher) emitBatch(ctx context.Context, b *apiserver.Batch) error {

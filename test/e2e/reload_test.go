@@ -42,8 +42,8 @@ type edited struct {
 // rules are those of the edited configuration. ConfigMaps and Services are in a rule that is never touched.
 func (e *edited) rules() []map[string]any {
 	all := []map[string]any{
-		{"select": []string{"configmaps", "services"}},
-		{"select": []string{"deployments.apps"}, "changed": e.changed},
+		{"name": "core", "select": []string{"configmaps", "services"}},
+		{"name": "apps", "select": []string{"deployments.apps"}, "changed": e.changed},
 	}
 	if e.widgets {
 		all = slices.Insert(all, 1, map[string]any{"select": []string{"widgets." + workload.WidgetGroup}})

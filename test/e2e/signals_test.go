@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"os"
@@ -16,16 +17,44 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// pauses is how often a sink is paused; KUBECDC_E2E_PAUSES sets it for long proofs.
-const pauses = 6
+// pauses is how often a sink or a rule is paused; KUBECDC_E2E_PAUSES sets it for long proofs.
+const pauses = 8
 
-// writesDuringPause is how many objects are written while a sink is paused, before the test looks at the bus.
+// writesDuringPause is how many objects are written during a pause, before the test looks at the buses.
 const writesDuringPause = 150
+
+// pausable is what a test pauses: a sink, or a rule.
+type pausable struct {
+	kind, name string   // as in the flag: sink, rule
+	bus        int      // of a sink
+	resources  []string // of a rule
+}
+
+// pausables are the sinks, and the rules that configure names.
+var pausables = []pausable{
+	{kind: "sink", name: "kafka", bus: 0}, {kind: "rule", name: "core", resources: []string{"configmaps", "services"}},
+	{kind: "sink", name: "nats", bus: 1}, {kind: "rule", name: "apps", resources: []string{"deployments"}},
+}
+
+// command is one of the signals of a pausable, to an exporter.
+func (p pausable) command(signal string, e *exporter.Exporter) []string {
+	return []string{"signal", signal, "--" + p.kind, p.name, "--config", e.Config()}
+}
+
+// line is the beginning of its line on /readyz.
+func (p pausable) line() string {
+	return "[!]" + p.kind + "/" + p.name + " " + map[string]string{"sink": "Sink", "rule": "Rule"}[p.kind] + "Paused: paused by signal "
+}
+
+// metric is the series that shows whether it is paused.
+func (p pausable) metric() string {
+	return fmt.Sprintf("kubecdc_%s_paused{%s=%q}", p.kind, p.kind, p.name)
+}
 
 // keptSignal is a signal as exporter signal list shows it.
 type keptSignal struct {
-	ID, Signal, Sink, State, Result string
-	Count                           int
+	ID, Signal, Sink, Rule, State, Result string
+	Count                                 int
 }
 
 // listSignals lists the signals of an exporter.
@@ -51,21 +80,58 @@ func (s *fixture) checkNothingArrives(b *received, load *workload.Load) {
 	}
 }
 
-// TestPausedStreamsEqualUnpausedOnes pauses Kafka and NATS in turns while objects are written, and kills the exporter,
-// changes its configuration or stops it in order meanwhile. A paused sink gets nothing, however the exporter starts again.
-// In the end both have everything that happened, in order and once.
+// checkPaused checks, while a load writes, that nothing of what was paused at a revision arrives, and everything else does.
+func (s *fixture) checkPaused(p pausable, at int64, load *workload.Load) {
+	s.t.Helper()
+	if p.kind == "sink" {
+		s.checkNothingArrives(s.buses[p.bus], load)
+		return
+	}
+	now, err := s.etcd.Revision(s.t.Context())
+	s.must(err)
+	load.AwaitOperations(load.Operations() + writesDuringPause)
+	for _, b := range s.buses {
+		s.await(b, func(records []bus.Record) string {
+			if slices.ContainsFunc(records, func(r bus.Record) bool { return !slices.Contains(p.resources, r.Resource) && r.Revision > now }) {
+				return ""
+			}
+			return fmt.Sprintf("a record of another rule after %d", now)
+		})
+		for _, r := range b.records {
+			if slices.Contains(p.resources, r.Resource) && r.Revision > at {
+				s.t.Fatalf("%s has got %s %v at %d, after the rule was paused at %d", b.Name(), r.Type, r.Object, r.Revision, at)
+			}
+		}
+	}
+}
+
+// pause pauses something, and returns etcd's revision after that.
+func (s *fixture) pause(p pausable, e *exporter.Exporter) (at int64) {
+	s.t.Helper()
+	s.ask(p.command("pause", e)...)
+	at, err := s.etcd.Revision(s.t.Context())
+	s.must(err)
+	return at
+}
+
+// TestPausedStreamsEqualUnpausedOnes pauses sinks and rules in turns while objects are written, and kills the exporter,
+// changes its configuration or stops it in order meanwhile. A paused sink gets nothing, and nothing of a paused rule arrives
+// anywhere, however the exporter starts again. In the end both buses have everything that happened, in order and once.
 func TestPausedStreamsEqualUnpausedOnes(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
 	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
 	s := newFixture(t, kinds, now.configure)
+	for _, b := range s.buses {
+		b.wanted = func(r bus.Record) bool { return r.Resource != "widgets" } // which edits select now and then
+	}
 	s.must(s.exporter.Start(t.Context()))
 	random := newRandom(t)
 	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 4, Rate: sizeOf(t, "KUBECDC_E2E_RATE", pipelineRate)}, kinds)
 	for i := range sizeOf(t, "KUBECDC_E2E_PAUSES", pauses) {
-		sink, b := []string{"kafka", "nats"}[i%2], s.buses[i%2]
+		p := pausables[i%len(pausables)]
 		load.AwaitOperations(load.Operations() + random.IntN(writesBetween))
-		s.ask("signal", "pause", "--sink", sink, "--config", s.exporter.Config())
-		s.checkNothingArrives(b, load)
+		at := s.pause(p, s.exporter)
+		s.checkPaused(p, at, load)
 		what := random.IntN(4)
 		switch what {
 		case 0:
@@ -75,17 +141,17 @@ func TestPausedStreamsEqualUnpausedOnes(t *testing.T) {
 			s.must(s.exporter.Stop())
 			s.must(s.exporter.Start(t.Context()))
 		case 2:
-			now.edit(random.IntN(2)+1, random)
+			now.edit(random.IntN(3), random)
 			s.must(s.exporter.Configure(now.configure))
 			s.awaitConfiguration()
 		default: // nothing
 		}
-		t.Logf("pause %d of %s, meanwhile %s", i, sink, []string{"a kill", "a stop", "an edit", "nothing"}[what])
-		s.awaitAnswer("/readyz", http.StatusOK, "[!]sink/"+sink+" SinkPaused: paused by signal ")
-		s.awaitMetric(`kubecdc_sink_paused{sink="`+sink+`"}`, "1")
-		s.checkNothingArrives(b, load)
-		s.ask("signal", "resume", "--sink", sink, "--config", s.exporter.Config())
-		s.awaitMetric(`kubecdc_sink_paused{sink="`+sink+`"}`, "0")
+		t.Logf("pause %d of %s %s, meanwhile %s", i, p.kind, p.name, []string{"a kill", "a stop", "an edit", "nothing"}[what])
+		s.awaitAnswer("/readyz", http.StatusOK, p.line())
+		s.awaitMetric(p.metric(), "1")
+		s.checkPaused(p, at, load)
+		s.ask(p.command("resume", s.exporter)...)
+		s.awaitMetric(p.metric(), "0")
 	}
 	load.Stop()
 	s.awaitAll()
@@ -97,40 +163,64 @@ func TestPausedStreamsEqualUnpausedOnes(t *testing.T) {
 	s.judge(oracle.Rules{})
 }
 
-// TestAPauseSurvivesAFailover pauses one bus at the active exporter, takes that away with its volume, and resumes the bus at
+// TestAPauseSurvivesAFailover pauses a bus or a rule at the active exporter, takes that away with its volume, and resumes at
 // the next one.
 func TestAPauseSurvivesAFailover(t *testing.T) {
-	for i, sink := range []string{"kafka", "nats"} {
-		t.Run(sink, func(t *testing.T) {
-			kinds := []workload.Kind{workload.ConfigMaps, workload.Services}
-			p := newPair(t, kinds, []string{"nats", "kafka"}[i], keepLease)
+	for i, paused := range pausables[:3] {
+		t.Run(paused.kind+" "+paused.name, func(t *testing.T) {
+			kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
+			now := &edited{changed: "none", lanes: 64}
+			p := newPair(t, kinds, []string{"nats", "kafka"}[i%2], keepLease, now.configure)
 			p.start()
 			load := p.run(workload.Plan{Objects: math.MaxInt32, Updates: 4, Rate: pipelineRate}, kinds)
 			first := p.active()
-			for _, ask := range [][]string{{"signal", "pause", "--sink", sink}, {"signal", "list"}} {
-				code, out := p.command(append(ask, "--config", p.other(first).Config())...)
+			for _, ask := range [][]string{paused.command("pause", p.other(first)), {"signal", "list", "--config", p.other(first).Config()}} {
+				code, out := p.command(ask...)
 				if code != 3 || !strings.Contains(out, "standby") {
 					t.Errorf("the standby answers %q with %d, %s", ask, code, out)
 				}
 			}
-			p.ask("signal", "pause", "--sink", sink, "--config", first.Config())
-			p.checkNothingArrives(p.buses[i], load)
+			at := p.pause(paused, first)
+			p.checkPaused(paused, at, load)
 			p.removeReplica(first)
 			second := p.active()
-			p.awaitAnswerOf(second, "/readyz", "[!]sink/"+sink+" SinkPaused")
-			p.checkNothingArrives(p.buses[i], load)
-			if all := p.listSignals(second); len(all) != 1 || all[0].State != "active" || all[0].Sink != sink {
+			p.awaitAnswerOf(second, "/readyz", paused.line())
+			p.checkPaused(paused, at, load)
+			if all := p.listSignals(second); len(all) != 1 || all[0].State != "active" || all[0].Sink+all[0].Rule != paused.name {
 				t.Errorf("after the failover the signals are %+v", all)
 			}
 			load.Stop()
-			p.ask("signal", "resume", "--sink", sink, "--config", second.Config())
+			p.ask(paused.command("resume", second)...)
 			p.awaitAll()
-			if all := p.listSignals(second); len(all) != 2 || all[0].State != "done" || all[1].State != "done" || all[1].Count == 0 {
+			if all := p.listSignals(second); len(all) != 2 || all[0].State != "done" || all[1].State != "done" ||
+				(all[1].Count == 0) != (paused.kind == "rule") {
 				t.Errorf("in the end the signals are %+v", all)
 			}
 			p.judge(oracle.Rules{})
 		})
 	}
+}
+
+// TestAPausedRuleIsComparedAfterACompaction pauses the only rule, and resumes it when etcd and the API server have forgotten
+// what happened meanwhile: one gap for each resource, and the differences. The exporter stays ready.
+func TestAPausedRuleIsComparedAfterACompaction(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
+	s := newRestrictedFixture(t, kinds, func(settings *exporter.Settings) { settings.Rule = map[string]any{"name": "all"} })
+	s.must(s.exporter.Start(t.Context()))
+	all := pausable{kind: "rule", name: "all"}
+	s.checkAbsence(kinds,
+		func() {
+			s.pause(all, s.exporter)
+			s.awaitAnswer("/readyz", http.StatusOK, all.line())
+			s.awaitMetric(`kubecdc_resource_state{resource="configmaps",state="paused"}`, "1")
+		},
+		func() {
+			s.must(s.exporter.Kill())
+			s.must(s.exporter.Start(t.Context()))
+			s.awaitAnswer("/readyz", http.StatusOK, all.line())
+			s.ask(all.command("resume", s.exporter)...)
+		},
+		func() { s.must(s.exporter.Stop()) })
 }
 
 // TestTheSocketOfSignals follows the socket through kills, a second exporter and commands without an exporter.
