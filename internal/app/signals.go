@@ -198,7 +198,7 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, cfg *conf
 	s := r.New(time.Now())
 	of := s.Subject()
 	paused, isPaused := c.registry.ActivePause(of)
-	refusal := ""
+	var refusal string
 	if r.Rule != "" {
 		refusal = refusalOfRule(r, isPaused, cfg.Resources)
 	} else {

@@ -225,7 +225,7 @@ func (v *preparation) describeWaiting(s *scope) string {
 			"of the sink on /readyz", newest.position, newest.Lanes, len(v.tail.lanes), waited)
 	case s.tries > 0:
 		return fmt.Sprintf("the API server no longer lists at %s, the position of the newest watermark that is in all lanes, and no newer one "+
-			"came %s; check that the exporter runs and that none of its lanes fails", s.barrier.position, waited)
+			"came %s; check that the exporter runs, and on /readyz that the rule is not paused and no lane fails", s.barrier.position, waited)
 	}
 	return fmt.Sprintf("the newest watermark, at %s, is not in all lanes, and no other one came %s; check the lanes of the sink on /readyz",
 		newest.position, waited)

@@ -584,7 +584,10 @@ func TestVerifyComparesWhatTheRulesShape(t *testing.T) {
 func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	var settings exporter.Settings
-	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) { settings = *given })
+	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) {
+		given.Rule = map[string]any{"name": "paused"}
+		settings = *given
+	})
 	published := s.recordBucket(s.name)
 	s.must(s.exporter.Start(t.Context()))
 	s.must(s.run(workload.Plan{Objects: 40, Updates: 3}, kinds).Wait())
@@ -628,11 +631,19 @@ func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
 	s.writeBucket(name, s.name, bucket, jetstream.StreamConfig{MaxMsgs: 10})
 	notVerified("without the beginning", cut, "are gone, and no whole snapshot of the resource is behind them")
 
-	s.must(s.exporter.Stop())
-	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "after-the-end"))
+	paused := pausable{kind: "rule", name: "paused"}
+	s.pause(paused, s.exporter)
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "during-the-pause"))
+	for _, sink := range verifiedSinks { // at the last watermark
+		if code, v, stderr := s.verify(s.exporter.Config(), sink); code != 0 {
+			t.Errorf("of a paused rule, %s: exit code %d\n%s\n%s%s", sink, code, v.reasons(), first(v.differences()), stderr)
+		}
+	}
 	s.must(s.etcd.Compact(t.Context()))
 	s.must(s.controlPlane.StopAPIServer()) // its watch cache remembers what etcd has forgotten
 	s.must(s.controlPlane.StartAPIServer(t.Context()))
+	notVerified("of a paused rule after a compaction", s.exporter.Config(), "no longer lists at", "--wait", "1s")
+	s.must(s.exporter.Stop())
 	notVerified("after a compaction", s.exporter.Config(), "no longer lists at", "--wait", "1s")
 	notVerified("before the first watermark", configure(func(o *exporter.Settings) { o.Cluster = "another" }),
 		"no watermark of the resource within 1s", "--wait", "1s")
