@@ -103,8 +103,8 @@ func TestAPauseIsInForceAfterARestartAndEndsWhenItIsOver(t *testing.T) {
 	}
 }
 
-// TestAPausedRuleIsHeldUnderItsName wherever it stands in the configuration, over a restart and until its time is over, beside
-// what the protection holds. A sink of the same name is another thing.
+// TestAPausedRuleIsHeldUnderItsName wherever it stands in the configuration, over a restart and until its time is over,
+// beside what the protection holds. A sink of the same name is another thing.
 func TestAPausedRuleIsHeldUnderItsName(t *testing.T) {
 	dir := t.TempDir()
 	j, stop := runJournal(t, dir)

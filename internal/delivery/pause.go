@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// PauseSwitch holds back what the pipelines of one sink publish, or what is emitted of one rule. It outlives them: a pipeline
-// that is made while the sink is paused publishes nothing. All methods are safe for concurrent use, and a nil switch is
-// never on.
+// PauseSwitch holds back what the pipelines of one sink publish, or what is emitted of one rule. It outlives them: a
+// pipeline that is made while the sink is paused publishes nothing. All methods are safe for concurrent use, and a nil
+// switch is never on.
 type PauseSwitch struct {
 	mu       sync.Mutex
 	since    time.Time       // zero while not paused
