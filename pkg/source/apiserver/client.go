@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"sync/atomic"
@@ -88,6 +89,10 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	skew := &atomic.Int64{}
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return &transport{next, skew} })
 	c.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statusNegotiator}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{Timeout: RequestTimeout, KeepAlive: RequestTimeout}).DialContext // as client-go does
+	}
+	c.Dial = coalesceReads(c.Dial)
 	shared, err := rest.HTTPClientFor(c)
 	if err != nil {
 		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
