@@ -51,7 +51,7 @@ type Gap struct {
 // error does not quote the object.
 func Parse(value []byte) (Record, error) {
 	var r Record
-	if err := json.Unmarshal(value, &r); err != nil {
+	if err := r.decode(value); err != nil {
 		return r, fmt.Errorf("not a native object: %w", err)
 	}
 	if r.ID == "" || r.Type == "" {

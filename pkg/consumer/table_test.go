@@ -1,8 +1,11 @@
 package consumer
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -244,6 +247,49 @@ func TestInvalidRecordsAreRejected(t *testing.T) {
 	if err := table.Apply(newRecord("added", "a", "1", "5", func(r *Record) { r.After = nil })); err == nil {
 		t.Error("a record without an object was accepted")
 	}
+}
+
+// FuzzRecordsAreDecodedAsByEncodingJSON compares what is decoded, unless names differ in case only: those are other members.
+func FuzzRecordsAreDecodedAsByEncodingJSON(f *testing.F) {
+	for _, value := range []string{
+		`{"id":"1","type":"added","name":"a","resourceVersion":"5","observedAt":"2026-01-02T03:04:05.678Z","after":{"a":["\u00e9"]}}`,
+		`{"id":"2","type":"snapshot.end","snapshot":{"id":"s","position":"9","count":3,"digest":"x"},"coalesced":true}`,
+		`{"id":"3","type":"watermark","watermark":{"epoch":"e","sequence":1,"lanes":2},"left":null,"name":null} `,
+		`{"id":"\ud83d\ude00\n","type":"gap","gap":{"from":"1"},"gap":{"to":"2"},"id":"4"}`,
+		"{\"id\":\"\xff\xff\",\"type\":\"x\"}", `{"id":1}`, `{"id":"x"`, `{"id":"x"} 1`, `null`, `{"observedAt":3}`,
+	} {
+		f.Add([]byte(value))
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		var members map[string]json.RawMessage
+		if json.Unmarshal(value, &members) == nil {
+			for name := range members {
+				if slices.ContainsFunc(recordMembers(), func(m string) bool { return m != name && strings.EqualFold(m, name) }) {
+					return
+				}
+			}
+		}
+		var want, got Record
+		wanted, failed := json.Unmarshal(value, &want), got.decode(value)
+		if bytes.Equal(bytes.TrimSpace(value), []byte("null")) { // no object
+			wanted = errors.New("null")
+		}
+		if (wanted == nil) != (failed == nil) {
+			t.Fatalf("encoding/json says %v, and decode %v", wanted, failed)
+		}
+		if wanted == nil && !reflect.DeepEqual(got, want) {
+			t.Errorf("decoded\n%+v, want\n%+v", got, want)
+		}
+	})
+}
+
+// recordMembers returns the names of the members that a Record has.
+func recordMembers() (names []string) {
+	record := reflect.TypeFor[Record]()
+	for i := range record.NumField() {
+		names = append(names, record.Field(i).Tag.Get("json"))
+	}
+	return names
 }
 
 func FuzzTableAppliesParsedRecords(f *testing.F) {

@@ -28,7 +28,7 @@ var mayImport = map[string][]string{
 	"pkg/shape/diff":       {"pkg/rawjson", "pkg/shape/path"},
 	"pkg/format":           {"pkg/event", "pkg/rawjson"},
 	"pkg/ratelimit":        nil,
-	"pkg/consumer":         {"pkg/resourceversion"},
+	"pkg/consumer":         {"pkg/rawjson", "pkg/resourceversion"},
 	"pkg/resourceversion":  nil,
 
 	"pkg/sinks":                  {"pkg/condition", "pkg/event", "pkg/format"},
