@@ -320,12 +320,12 @@ func TestARecordThatIsNoRequestIsRefusedWithItsReason(t *testing.T) {
 	j, stop := runJournal(t, t.TempDir())
 	defer stop()
 	c := openControl(t, j)
-	r := signals.Record{Topic: "t", Partition: 1, Offset: 7, After: "8 7 1"}
+	r := signals.Record{Topic: "t", Partition: 1, Offset: 7}
 	s := submitSignal(t, c, r.Request([]byte("{"), time.Now()))
 	if s.State != signals.Refused || s.Result != "the record is no signal: unexpected end of JSON input" || *s.Record != r {
 		t.Errorf("the signal is %+v", s)
 	}
-	if got := c.registry.Position(signals.Place("t", 1)); got != r.After {
+	if got := c.registry.Position(signals.Place("t", 1)); got != "8" {
 		t.Errorf("the position is %q", got)
 	}
 }

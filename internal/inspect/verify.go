@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/app"
@@ -63,7 +64,10 @@ func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.R
 	if err != nil {
 		return nil, err
 	}
+	var mu sync.Mutex // guards o.Progress
 	v := verify.Options{Sink: s.Name, Rows: f == format.Upsert || f == format.Debezium, Cluster: cfg.Cluster.Name, Reader: reader, Wait: o.Wait, Progress: func(line string) {
+		mu.Lock()
+		defer mu.Unlock()
 		fmt.Fprintln(o.Progress, line)
 	}}
 	var result *verify.Result
@@ -325,6 +329,7 @@ func newBodyShaper(cfg *config.Config, cluster string) (func(selection.Scope, *d
 	if err != nil {
 		return nil, err
 	}
+	var mu sync.Mutex // guards shaped
 	var shaped *event.Change
 	appends := make([]event.AppendFunc, len(policies))
 	for i := range appends {
@@ -334,6 +339,8 @@ func newBodyShaper(cfg *config.Config, cluster string) (func(selection.Scope, *d
 		})
 	}
 	return func(scope selection.Scope, o *deltas.Object) ([]byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		c := &event.Change{
 			Type: event.Snapshot, Cluster: cluster, Resource: scope.Resource, Namespace: o.Namespace, Name: o.Name, UID: o.UID,
 			ResourceVersion: o.ResourceVersion, After: o.Raw,

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,17 +92,8 @@ func (j *Journal) restoreRetried(ctx context.Context) error {
 	return nil
 }
 
-// unsettledRetries returns the changes of retried dead letters that can be read and that their sinks have not settled. A
-// sink that was renamed since has its new name.
+// unsettledRetries returns the changes of retried dead letters that can be read and that their sinks have not settled.
 func (j *Journal) unsettledRetries() (all []retriedChange, err error) {
-	now := map[string]string{}
-	for _, name := range j.declaredNames() {
-		former, err := j.FormerName(name)
-		if err != nil {
-			return nil, err
-		}
-		now[former], now[name] = cmp.Or(now[former], name), name
-	}
 	release, err := j.store.acquire()
 	if err != nil {
 		return nil, err
@@ -111,7 +101,6 @@ func (j *Journal) unsettledRetries() (all []retriedChange, err error) {
 	defer release()
 	err = j.store.forEachKey(codec.PrefixRetried, func(key, _ []byte) error {
 		sink, offset, err := codec.SplitRetriedKey(key)
-		sink = cmp.Or(now[sink], sink)
 		if cursor, _, _ := j.Cursor(sink); offset > cursor.Low && offset >= j.Oldest() { // of a removed sink it is zero
 			all = append(all, retriedChange{sink, offset})
 		}

@@ -15,8 +15,6 @@ type Record struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
 	Offset    int64  `json:"offset"`
-
-	After string `json:"-"` // the position after it, as the reader of topics stores it
 }
 
 // Place is the key in [Book.Positions] of the partition.
@@ -30,6 +28,9 @@ func IsPlace(place, topic string) bool {
 	partition, found := strings.CutPrefix(place, topic+"/")
 	return found && !strings.Contains(partition, "/")
 }
+
+// After is the position after the record, as the reader of topics stores it.
+func (r Record) After() string { return strconv.FormatInt(r.Offset+1, 10) }
 
 // Request returns the request in the value of the record, which was written at a time. One without an ID gets one that
 // follows from the record, so that it is the same whenever that is read. A value that is no request has the reason in

@@ -275,7 +275,7 @@ func (b *Book) Put(s Signal) {
 	} else {
 		b.Signals = append(b.Signals, s)
 		if s.Record != nil {
-			b.SetPosition(s.Record.Place(), s.Record.After)
+			b.SetPosition(s.Record.Place(), s.Record.After())
 		}
 	}
 	ended := 0

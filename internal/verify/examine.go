@@ -163,7 +163,7 @@ func (e *examination) readLanes(ctx context.Context) error {
 
 func (e *examination) readSpans(ctx context.Context, spans []sinks.StoredSpan) error {
 	return e.Reader.ReadStored(ctx, spans, func(stored sinks.StoredRecord) error {
-		e.report("reading the records of what seems to differ again")
+		e.report("reading the records of what seems to differ again%s", e.ofTopic())
 		r, ok := e.parser.parse(stored)
 		if !ok {
 			e.noteRemoval(stored)

@@ -31,7 +31,7 @@ func (v *verification) foldLanes(ctx context.Context) error {
 	deleted := 0
 	return v.Reader.ReadStored(ctx, spans, func(stored sinks.StoredRecord) error {
 		v.read++
-		v.report("read %d of %d records", v.read, total)
+		v.report("read %d of %d records%s", v.read, total, v.ofTopic())
 		r, ok := v.parser.parse(stored)
 		if !ok {
 			return nil

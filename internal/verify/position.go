@@ -75,7 +75,7 @@ func (v *preparation) searchBack(ctx context.Context) error {
 		if !missing {
 			return nil
 		}
-		v.report("looking for watermarks in %d records", window)
+		v.report("looking for watermarks in %d records%s", window, v.ofTopic())
 	}
 	return nil
 }

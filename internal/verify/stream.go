@@ -17,20 +17,21 @@ func RunStream(ctx context.Context, o Options, topics []string) (*Result, error)
 	began := time.Now()
 	result := &Result{Sink: o.Sink, Cluster: o.Cluster, Resources: []*ScopeResult{}, Notes: o.Notes}
 	o.Shape = nil
+	var all []*verification
 	for _, topic := range topics {
 		v := newVerification(&o, topic, nil)
 		v.streamOnly = true
+		all = append(all, v)
+	}
+	runEach(all, func(v *verification) {
 		if err := v.checkStream(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
-			v.refuseOpen(err)
-			if len(v.scopes) == 0 {
-				result.Resources = append(result.Resources, &ScopeResult{
-					Outcome: OutcomeNotVerified, Resource: cmp.Or(topic, "*"), Reason: err.Error(),
-				})
-			}
+			v.refuseStream(err)
 		}
+	})
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	for _, v := range all {
 		result.Records += v.read
 		for _, s := range v.scopes {
 			result.Resources = append(result.Resources, s.result)
@@ -53,6 +54,16 @@ func (v *verification) addFoundScope(key scopeKey) *scope {
 	s.startPass(v.lanes)
 	v.byKey[key], v.scopes = s, append(v.scopes, s)
 	return s
+}
+
+// refuseStream refuses all scopes that were found; without any, the topic.
+func (v *verification) refuseStream(err error) {
+	if len(v.scopes) == 0 {
+		s := newScope(v.Cluster, Target{})
+		s.result.Resource = cmp.Or(v.tail.target, "*")
+		v.scopes = append(v.scopes, s)
+	}
+	v.refuseOpen(err)
 }
 
 // checkStream reads the lanes to their ends.

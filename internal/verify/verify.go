@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
@@ -30,7 +31,7 @@ type Options struct {
 	Rows    bool     // the sink writes rows, of which readers use the last one of a key
 	Notes   []string // of what is not looked at
 
-	// List reads a scope, see [source.ReadScope].
+	// List reads a scope, see [source.ReadScope]. It is called concurrently, as is Shape.
 	List func(ctx context.Context, scope selection.Scope, at string, to source.Reading) (position, newest string, err error)
 	// Shape returns the content of an object as the sink emits it; nil if contents are not compared.
 	Shape func(scope selection.Scope, o *deltas.Object) ([]byte, error)
@@ -38,7 +39,7 @@ type Options struct {
 	After map[string][]int64
 	// Wait bounds the wait for a watermark.
 	Wait time.Duration
-	// Progress gets a line now and then.
+	// Progress gets a line now and then. It is called concurrently.
 	Progress func(line string)
 }
 
@@ -57,18 +58,39 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		}
 		byTopic[t.Topic] = append(byTopic[t.Topic], s)
 	}
+	var all []*verification
 	for _, topic := range slices.Sorted(maps.Keys(byTopic)) {
-		v := newVerification(&o, topic, byTopic[topic])
-		v.verifyTopic(ctx)
+		all = append(all, newVerification(&o, topic, byTopic[topic]))
+	}
+	runEach(all, func(v *verification) { v.verifyTopic(ctx) })
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	for _, v := range all {
 		result.Records += v.read
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
 		result.collectDiffering(v.scopes)
 	}
 	result.combine(OutcomeEqual)
 	result.Took = time.Since(began).Round(time.Millisecond).String()
 	return result, nil
+}
+
+// maxTopics is how many topics are verified at a time. While the API server lists the objects of one, another one is read.
+// More would keep more tables in memory.
+const maxTopics = 4
+
+// runEach calls do for all verifications, for a few at a time.
+func runEach(all []*verification, do func(*verification)) {
+	var running sync.WaitGroup
+	places := make(chan struct{}, maxTopics)
+	for _, v := range all {
+		places <- struct{}{}
+		running.Go(func() {
+			do(v)
+			<-places
+		})
+	}
+	running.Wait()
 }
 
 // collectDiffering adds what a repair has to emit again.
@@ -192,6 +214,14 @@ func (v *verification) report(format string, args ...any) {
 		v.shown = time.Now()
 		v.Progress(fmt.Sprintf(format, args...))
 	}
+}
+
+// ofTopic names the topic in a line of progress, if there are several.
+func (v *verification) ofTopic() string {
+	if v.tail.target == "" {
+		return ""
+	}
+	return " of " + v.tail.target
 }
 
 // scopeOf returns the scope that a record belongs to; nil if it is not verified.

@@ -9,7 +9,7 @@ import (
 )
 
 // decode decodes a native object as encoding/json would, by the exact names of members. It walks over the object's state,
-// which is most of the bytes, once, and not twice: for whoever reads a whole topic, decoding is the largest cost.
+// which is most of the bytes, once, and not twice: decoding is the largest cost of reading a topic.
 func (r *Record) decode(value []byte) error {
 	m := rawjson.EnterObject(value, rawjson.SkipSpace(value, 0))
 	for m.Next() {

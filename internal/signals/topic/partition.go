@@ -56,7 +56,8 @@ func (p *partition) takeRecords(ctx context.Context, at follow.Position) error {
 		}
 	}
 	p.read = nil
-	if p.Book.Position(p.place) == at.String() { // that after the last signal
+	if p.next() == at.Next { // what identifies the partition can be found out again
+		p.Book.Update(func(b *signals.Book) { b.SetPosition(p.place, at.String()) })
 		return nil
 	}
 	if err := p.storePosition(ctx, at.String()); err != nil {
@@ -82,13 +83,13 @@ func (p *partition) takeRecord(ctx context.Context, r follow.Record) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	record := signals.Record{Topic: p.Topic.Topic, Partition: p.id, Offset: r.Offset, After: r.After.String()}
+	record := signals.Record{Topic: p.Topic.Topic, Partition: p.id, Offset: r.Offset}
 	s, err := p.Handler.Submit(ctx, record.Request(r.Value, r.Time))
 	switch {
 	case p.next() <= r.Offset && err != nil:
 		return err
 	case p.next() <= r.Offset: // a signal with its ID was taken before
-		return p.storePosition(ctx, record.After)
+		return p.storePosition(ctx, record.After())
 	case s.State == signals.Refused:
 		p.Logger.Warn("a signal in a topic is refused", "topic", record.Topic, "partition", record.Partition, "offset", record.Offset,
 			"signal", s.ID, "reason", s.Result)

@@ -19,7 +19,6 @@ type Record struct {
 	Offset int64
 	Time   time.Time
 	Value  []byte // belongs to the caller
-	After  Position
 }
 
 // Position is the offset of the next record, and the batch before it, which identifies the partition.
@@ -152,8 +151,11 @@ func (p *Partition) restart(ctx context.Context, s *cluster.Span, loss Loss) err
 	if loss.Recreated && p.SkipRecreated {
 		next = At(s.End)
 	}
-	p.started = false // the next read finds out what identifies the partition
-	return p.Store(ctx, next)
+	if err := p.Store(ctx, next); err != nil {
+		return err
+	}
+	p.position = next
+	return nil
 }
 
 // readSpan reads the rest of a span. The batch that was read last is fetched again: if another batch is in its place, the
@@ -188,5 +190,5 @@ func (p *Partition) passRecord(r *protocol.Record) error {
 	if r.Offset < p.skipBelow {
 		return nil
 	}
-	return p.Each(Record{r.Offset, r.Time, bytes.Clone(r.Value), Position{r.Offset + 1, r.Batch}})
+	return p.Each(Record{r.Offset, r.Time, bytes.Clone(r.Value)})
 }

@@ -40,8 +40,6 @@ func (b batch) endOffset() int64 {
 	return b.baseOffset() + int64(binary.BigEndian.Uint32(b[lastDeltaAt:])) + 1
 }
 
-func (b batch) id() BatchID { return BatchID{b.baseOffset(), binary.BigEndian.Uint32(b[crcAt:])} }
-
 func (b batch) attributes() uint16 { return binary.BigEndian.Uint16(b[attributesAt:]) }
 
 func (b batch) isControl() bool { return b.attributes()&controlBit != 0 }
@@ -82,7 +80,7 @@ type BatchID struct {
 func (all Batches) BatchAt(offset int64) BatchID {
 	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
 		if b.baseOffset() <= offset && offset < b.endOffset() {
-			return b.id()
+			return BatchID{b.baseOffset(), binary.BigEndian.Uint32(b[crcAt:])}
 		}
 	}
 	return BatchID{}

@@ -18,7 +18,6 @@ import (
 // Record is a record of a partition. A key or a value that is null is nil. The memory belongs to the reader.
 type Record struct {
 	Offset     int64
-	Batch      BatchID   // that it is in
 	Time       time.Time // as the topic has it: when it was made, or when the broker appended it
 	Key, Value []byte
 	Headers    []kmsg.Header
@@ -54,7 +53,6 @@ func (r *batchReader) eachRecord(b batch, from int64, each func(*Record) error) 
 	if err != nil {
 		return fmt.Errorf("an unreadable batch: %w", err)
 	}
-	id := b.id()
 	for range binary.BigEndian.Uint32(b[countAt:]) {
 		length, size := binary.Varint(records)
 		if size <= 0 || length < 0 || length > int64(len(records)-size) {
@@ -66,7 +64,7 @@ func (r *batchReader) eachRecord(b batch, from int64, each func(*Record) error) 
 		}
 		records = records[end:]
 		r.record = Record{
-			b.baseOffset() + int64(r.parsed.OffsetDelta), id, b.timeOf(r.parsed.TimestampDelta64), r.parsed.Key, r.parsed.Value, r.parsed.Headers,
+			b.baseOffset() + int64(r.parsed.OffsetDelta), b.timeOf(r.parsed.TimestampDelta64), r.parsed.Key, r.parsed.Value, r.parsed.Headers,
 		}
 		if r.record.Offset < from {
 			continue
