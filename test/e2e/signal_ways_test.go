@@ -86,7 +86,7 @@ func (s *fixture) writeSignals(to senders, topic string, requests ...string) {
 }
 
 // variable matches what differs between two signals that ask for the same.
-var variable = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z|"record":\{[^}]*\},?|\b[a-z2-7]{10}\b|\b\d+\b`)
+var variable = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z|"record":\{[^}]*\},?|\b[a-z2-7]{10}\b|\b\d[0-9hms]*\b`)
 
 func withoutVariables(text string) string { return variable.ReplaceAllString(text, "_") }
 
@@ -126,7 +126,7 @@ type asked struct {
 func TestSignalsAreTheSameByEveryWay(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	w := newSignalWays(t)
-	s := newFixture(t, kinds, w.configureSignals)
+	s := newFixture(t, kinds, w.configureSignals, func(settings *exporter.Settings) { settings.Rule = map[string]any{"name": "all"} })
 	makeTopic(t, s.kafka.Brokers(), w.topic)
 	s.must(s.exporter.Start(t.Context()))
 	s.awaitAnswer("/readyz?verbose", http.StatusOK, signalsArrive)
@@ -134,13 +134,16 @@ func TestSignalsAreTheSameByEveryWay(t *testing.T) {
 	s.must(s.load(20, kinds).Wait())
 	s.awaitAll()
 	to := s.newSenders()
-	const paused = `kubecdc_sink_paused{sink="nats"}`
+	const paused, rulePaused = `kubecdc_sink_paused{sink="nats"}`, `kubecdc_rule_paused{rule="all"}`
 	script := []asked{
 		{"pause --sink nats --for 1h", `{"signal":"pause","sink":"nats","for":"1h"}`, paused, "1"},
 		{"pause --sink nats", `{"signal":"pause","sink":"nats"}`, paused, "1"},
 		{"resume --sink nats", `{"signal":"resume","sink":"nats"}`, paused, "0"},
 		{"resume --sink nats", `{"signal":"resume","sink":"nats"}`, paused, "0"},
 		{"pause --sink mian", `{"signal":"pause","sink":"mian"}`, paused, "0"},
+		{"pause --rule all --for 1h", `{"signal":"pause","rule":"all","for":"1h"}`, rulePaused, "1"},
+		{"resume --rule all", `{"signal":"resume","rule":"all"}`, rulePaused, "0"},
+		{"pause --rule other", `{"signal":"pause","rule":"other"}`, rulePaused, "0"},
 		{"snapshot --sink nats --select configmaps -n " + s.name, `{"signal":"snapshot","sink":"nats","select":["configmaps"],"namespace":"` + s.name + `"}`, paused, "0"},
 		{"snapshot --sink nats --select Pods", `{"signal":"snapshot","sink":"nats","select":["Pods"]}`, paused, "0"},
 		{"replay --sink kafka --since 1000000", `{"signal":"replay","sink":"kafka","offset":1000000}`, paused, "0"},

@@ -216,6 +216,9 @@ func TestAPausedRuleIsComparedAfterACompaction(t *testing.T) {
 		},
 		func() {
 			s.must(s.exporter.Kill())
+			if out := s.ask("journal", "stat", "--config", s.exporter.Config()); !strings.Contains(out, all.line()[3:]) {
+				s.t.Errorf("journal stat does not show the pause:\n%s", out)
+			}
 			s.must(s.exporter.Start(t.Context()))
 			s.awaitAnswer("/readyz", http.StatusOK, all.line())
 			s.ask(all.command("resume", s.exporter)...)
