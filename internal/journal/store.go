@@ -295,7 +295,8 @@ func storeOptions(fsys vfs.FS, logger *storeLogger) *pebble.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
-				if !errors.Is(err, disk.ErrNoRoomToCompact) {
+				// Pebble retries both: a compaction that finds no room, and one that a concurrent operation has cancelled.
+				if !errors.Is(err, disk.ErrNoRoomToCompact) && !errors.Is(err, pebble.ErrCancelledCompaction) {
 					logger.stopGoroutine(&pebbleFailure{msg: "background work: " + firstLine(err), cause: err})
 				}
 			},
