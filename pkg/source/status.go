@@ -88,25 +88,26 @@ func selectionStatus(scopes []Status) condition.Status {
 	return status
 }
 
-// codeOfFailure returns the code of a scope after a failed request.
-func codeOfFailure(err error) condition.Code {
+// problemOfFailure returns the problem of a scope after a failed request.
+func problemOfFailure(err error) condition.Problem {
 	var held *HeldError
 	if errors.As(err, &held) {
-		return held.Problem.Code
+		return held.Problem
 	}
+	p := condition.Problem{Code: condition.ResourceFailing, Cause: apiserver.Reason(err)}
 	switch apiserver.Classify(err) {
 	case apiserver.Forbidden:
-		return condition.ResourceForbidden
+		p.Code = condition.ResourceForbidden
 	case apiserver.NotServed:
-		return condition.ResourceNotServed
+		p.Code = condition.ResourceNotServed
 	case apiserver.Starting:
-		return condition.ResourceSyncing
+		p.Code = condition.ResourceSyncing
 	default:
 		if apiserver.IsUnanswered(err) {
-			return condition.APIServerUnreachable
+			p.Code = condition.APIServerUnreachable
 		}
-		return condition.ResourceFailing
 	}
+	return p
 }
 
 // stateReporter updates the conditions of everything that is read from the API server. Safe for concurrent use.
@@ -172,7 +173,7 @@ func snapshotName(scope string) string { return scope + " (for one sink)" }
 func (h *health) recordReread(err error) {
 	p := condition.Problem{}
 	if err != nil {
-		p = condition.Problem{Code: condition.ResourceUnread, Cause: apiserver.Reason(err), Remedy: codeOfFailure(err).Kind().Remedy}
+		p = condition.Problem{Code: condition.ResourceUnread, Cause: apiserver.Reason(err), Remedy: problemOfFailure(err).Code.Kind().Remedy}
 	}
 	h.reread.Update(p)
 }
@@ -212,11 +213,7 @@ func (h *health) recordHistoryLost(position, why string) {
 func (h *health) recordFailure(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p := condition.Problem{Code: codeOfFailure(err), Cause: apiserver.Reason(err)}
-	var held *HeldError
-	if errors.As(err, &held) {
-		p = held.Problem
-	}
+	p := problemOfFailure(err)
 	switch p.Code {
 	case condition.APIServerUnreachable:
 		p = h.states.unreachableProblem(err)
