@@ -8,14 +8,14 @@ import (
 
 // readInterval is how long after a read of a connection the next one begins at the earliest. kube-apiserver flushes each
 // event of a watch on its own. At thousands of changes a second each one would wake HTTP/2, the decoder and the journal;
-// what arrives within the interval goes through them together. It is shorter than the interval in which the journal commits
+// those of one interval go through them together. It is shorter than the interval in which the journal commits
 // groups under load.
 const readInterval = 2 * time.Millisecond
 
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // coalesceReads returns a dialer whose connections read no more often than once in readInterval, unless a read filled its
-// buffer. What arrives after a silence is read at once, and a list as fast as the connection is.
+// buffer. An event after a silence is read at once, and a list as fast as the connection is.
 func coalesceReads(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
