@@ -23,6 +23,7 @@ type repairer struct {
 	wait     time.Duration // for the end of each signal, and for an exporter that has answered before
 	progress func(string)
 	result   *verify.Repair
+	answered bool   // an exporter has, so that from then on one is waited for
 	previous string // ID of the last signal; "" if none was taken yet
 }
 
@@ -99,18 +100,24 @@ func (r *repairer) send(ctx context.Context, request signals.Request, done *veri
 	return int(s.Count), nil
 }
 
-// submit sends a request until the exporter has stored its signal, and returns its ID. An exporter that has taken a signal
-// before may be away for a while: it is asked again, with the same ID.
+// submit sends a request until the exporter has stored its signal, and returns its ID. An exporter that has answered before
+// may be away for a while, and may have stored a signal without an answer: it is asked again, with the same ID.
 func (r *repairer) submit(ctx context.Context, request signals.Request) (string, error) {
+	if !r.answered {
+		if _, err := r.client.List(ctx); err != nil {
+			return "", err
+		}
+		r.answered = true
+	}
 	for deadline := time.Now().Add(r.wait); ; {
 		s, err := r.client.Submit(ctx, request)
-		isLast := r.previous == "" || time.Now().After(deadline)
+		isLast := time.Now().After(deadline)
 		switch {
 		case ctx.Err() != nil:
 			return "", ctx.Err()
 		case s.ID != "" && s.State != signals.Refused:
 			return s.ID, nil // with an error, too: what became of it is in the list
-		case err == nil && (isLast || !strings.Contains(s.Result, r.previous)): // else the one before has just ended
+		case err == nil && (isLast || r.previous == "" || !strings.Contains(s.Result, r.previous)): // else the one before has just ended
 			return "", fmt.Errorf("signal %s is refused: %s", s.ID, s.Result)
 		case err != nil && (isLast || !isAway(err)):
 			return "", err

@@ -77,7 +77,7 @@ type cuttingConn struct {
 func (c cuttingConn) Write(b []byte) (int, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if c.s.lose > 0 && len(c.s.kept) > 1 {
+	if c.s.lose > 0 && len(c.s.kept) > 0 {
 		c.s.lose--
 		return 0, errors.Join(net.ErrClosed, c.Conn.Close())
 	}
