@@ -84,10 +84,10 @@ func (r *Responder) serveRequests(ctx context.Context) error {
 	for {
 		m, err := nextRequest(ctx, requests)
 		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
 		case err == nil:
 			r.startAnswer(ctx, l, m)
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case errors.Is(err, context.DeadlineExceeded):
 			if err = l.WaitConnected(ctx); ctx.Err() != nil || err != nil && l.IsDead() {
 				return err
@@ -123,14 +123,10 @@ func nextRequest(ctx context.Context, requests *nats.Subscription) (*nats.Msg, e
 	return requests.NextMsgWithContext(limited)
 }
 
-// startAnswer answers a request in a goroutine, of which there are so many at most. A message that asks for no answer is
-// executed, too.
+// startAnswer answers a request in a goroutine, of which there are so many at most: it waits for one, also after the end of
+// ctx, which ends what the others wait for. A message that asks for no answer is executed, too.
 func (r *Responder) startAnswer(ctx context.Context, l *connection.Link, m *nats.Msg) {
-	select {
-	case r.slots <- struct{}{}:
-	case <-ctx.Done():
-		return
-	}
+	r.slots <- struct{}{}
 	r.answering.Go(func() {
 		defer func() { <-r.slots }()
 		answer := &nats.Msg{Subject: m.Reply, Data: r.Respond(ctx, m.Data)}

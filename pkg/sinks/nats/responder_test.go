@@ -22,13 +22,12 @@ const (
 
 // runResponder runs a responder that answers with what it was asked, until the returned function is called. Its reports
 // are in the channel, each once.
-func runResponder(t *testing.T, cfg Config, respond func([]byte) []byte) (reports chan error, stop func()) {
+func runResponder(t *testing.T, cfg Config, respond func(context.Context, []byte) []byte) (reports chan error, stop func()) {
 	t.Helper()
 	reports = make(chan error, 100)
 	var last string
 	r := NewResponder(ResponderOptions{
-		Config: cfg, Subject: requestSubject,
-		Respond: func(_ context.Context, request []byte) []byte { return respond(request) },
+		Config: cfg, Subject: requestSubject, Respond: respond,
 		Report: func(err error) {
 			if text := fmt.Sprint(err); text != last {
 				last = text
@@ -72,7 +71,7 @@ func awaitReport(t *testing.T, reports chan error, text string) error {
 	}
 }
 
-func echo(request []byte) []byte { return append([]byte("answer to "), request...) }
+func echo(_ context.Context, request []byte) []byte { return append([]byte("answer to "), request...) }
 
 // mustAsk sends a request and checks its answer.
 func mustAsk(t *testing.T, nc *nats.Conn, request string) {
@@ -81,7 +80,7 @@ func mustAsk(t *testing.T, nc *nats.Conn, request string) {
 	if err != nil {
 		t.Fatalf("%s: %v", request, err)
 	}
-	if want := echo([]byte(request)); !bytes.Equal(answer.Data, want) {
+	if want := echo(t.Context(), []byte(request)); !bytes.Equal(answer.Data, want) {
 		t.Errorf("%s is answered by %s", request, answer.Data)
 	}
 }
@@ -112,12 +111,12 @@ func TestASlowAnswerDelaysNoOtherAndIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "")
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	reports, stop := runResponder(t, shortTimeoutConfig(server.URL()), func(request []byte) []byte {
+	reports, stop := runResponder(t, shortTimeoutConfig(server.URL()), func(ctx context.Context, request []byte) []byte {
 		if string(request) == "slow" {
 			close(begun)
 			<-goOn
 		}
-		return echo(request)
+		return echo(ctx, request)
 	})
 	awaitRequests(t, reports)
 	nc := connectClient(t, server.URL()).Conn()
@@ -160,6 +159,40 @@ func TestEveryRequestAtTheEndIsAnsweredOrHasNoResponders(t *testing.T) {
 		}
 		stop()
 		asking.Wait()
+	}
+}
+
+// TestRequestsBehindOthersThatWaitForTheEndAreAnswered: more than are answered at once.
+func TestRequestsBehindOthersThatWaitForTheEndAreAnswered(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, "")
+	begun := make(chan struct{}, 2*maxRequests)
+	reports, stop := runResponder(t, shortTimeoutConfig(server.URL()), func(ctx context.Context, request []byte) []byte {
+		begun <- struct{}{}
+		select {
+		case <-ctx.Done():
+		case <-time.After(testTimeout):
+		}
+		return echo(ctx, request)
+	})
+	awaitRequests(t, reports)
+	nc := connectClient(t, server.URL()).Conn()
+	inbox := nats.NewInbox()
+	answers, err := nc.SubscribeSync(inbox)
+	for range maxRequests + 1 {
+		err = errors.Join(err, nc.PublishRequest(requestSubject, inbox, nil))
+	}
+	if err = errors.Join(err, nc.FlushTimeout(testTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	for range maxRequests {
+		<-begun
+	}
+	stop()
+	for i := range maxRequests + 1 {
+		if _, err := answers.NextMsg(testTimeout); err != nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
 	}
 }
 
