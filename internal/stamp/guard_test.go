@@ -90,6 +90,7 @@ func TestOnlyVersionsUnderThePrintedPolicyAreProven(t *testing.T) {
 	g := m.newGuard(0, c.list)
 	early := c.write()
 	verifyVerdict(t, g, "before the first check", early, NotKnown)
+	verifyCode(t, g, "before the first check", condition.StampsUnchecked)
 	mustCheck(t, g)
 	verifyVerdict(t, g, "without a policy", early, NotInForce)
 	verifyCode(t, g, "without a policy", condition.StampsUnproven)

@@ -85,6 +85,7 @@ func newStamped(t *testing.T, events bool, with ...func(*audited, *controlplane.
 	if err := a.exporter.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	a.awaitCondition("StampsUnchecked", false) // it is reported until the policy was read once
 	a.awaitCondition("StampsUnproven", false)
 	return a
 }
