@@ -112,10 +112,9 @@ func (r *Registry) Execute(ctx context.Context, request Request, execute func(Re
 		return kept, nil
 	case isFirst:
 		defer r.endExecution(request.ID, e)
-		if e.signal, e.err = execute(request); e.err == nil {
-			if kept, found := r.Find(request.ID); found {
-				e.signal = kept
-			}
+		e.signal, e.err = execute(request)
+		if kept, found := r.Find(request.ID); found { // with an error, too: it is aborted if it could not be stored
+			e.signal = kept
 		}
 		return e.signal, e.err
 	}

@@ -57,8 +57,11 @@ func TestASignalThatCannotBeStoredIsAbortedAndNeverInForce(t *testing.T) {
 	}
 	store.err = errors.New("the bus is away")
 	second := Request{Kind: Pause, Sink: "b"}.New(noon)
-	if err := r.Commit(t.Context(), second.ID, func(b *Book) { b.Put(second) }); !errors.Is(err, store.err) {
-		t.Fatalf("error %v", err)
+	answer, err := r.Execute(t.Context(), Request{ID: second.ID}, func(Request) (Signal, error) {
+		return second, r.Commit(t.Context(), second.ID, func(b *Book) { b.Put(second) })
+	})
+	if !errors.Is(err, store.err) || answer.State != Aborted {
+		t.Fatalf("%+v, %v", answer, err)
 	}
 	if _, ok := r.ActivePause(Subject{Sink: "b"}); ok {
 		t.Error("a pause that is not stored is in force")
