@@ -202,21 +202,21 @@ func (s *addedSinks) checkOthers() {
 	s.judge(oracle.Rules{Repetitions: true})
 }
 
-// checkOthersLack checks that no record of the snapshots of the added sinks is in the others.
+// checkOthersLack checks that no record of the snapshots and replays of the added sinks is in the others.
 func (s *addedSinks) checkOthersLack() {
 	s.t.Helper()
 	for _, b := range s.buses {
 		for _, r := range b.records {
-			if r.Snapshot != nil && strings.Contains(r.Snapshot.ID, ".") {
-				s.t.Errorf("%s has %s of the snapshot of another sink", b.Name(), r.ID)
+			if r.Snapshot != nil && strings.Contains(r.Snapshot.ID, ".") || r.Replay != nil {
+				s.t.Errorf("%s has %s, which is for another sink", b.Name(), r.ID)
 			}
 		}
 	}
 }
 
 // TestAddedSinkIsWhole adds a sink of each bus under load, by a reload and by a restart, and kills the exporter before their
-// snapshots are complete. The tables of their consumers are the cluster, as verify confirms, and the other sinks get nothing
-// of it.
+// snapshots are complete. Then both are paused, and get once more what the journal keeps. The tables of their consumers are
+// the cluster, as verify confirms, and the other sinks get nothing of it.
 func TestAddedSinkIsWhole(t *testing.T) {
 	for name, byReload := range map[string]bool{"by reload": true, "by restart": false} {
 		t.Run(name, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestAddedSinkIsWhole(t *testing.T) {
 			random := newRandom(t)
 			s.must(s.run(workload.Plan{Objects: 2 * sizeOf(t, "KUBECDC_E2E_ADDED", addedObjects), Updates: 1}, addedKinds).Wait())
 			s.must(s.exporter.Start(t.Context()))
-			load := s.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: verifyRate}, addedKinds)
+			load := s.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: sizeOf(t, "KUBECDC_E2E_RATE", verifyRate)}, addedKinds)
 			load.AwaitOperations(verifyRate)
 			s.add("", byReload)
 			kills := 0
@@ -244,6 +244,7 @@ func TestAddedSinkIsWhole(t *testing.T) {
 			for _, sink := range []string{"kafka", "nats"} {
 				s.mustVerify(s.exporter.Config(), "added-"+sink, "--bodies")
 			}
+			s.pauseAndReplay(load)
 			load.Stop()
 			s.awaitAll()
 			s.awaitNoneMissing()
@@ -253,6 +254,22 @@ func TestAddedSinkIsWhole(t *testing.T) {
 			s.checkWhole()
 			s.checkOthers()
 		})
+	}
+}
+
+// pauseAndReplay pauses the added sinks while the load writes, as much as KUBECDC_E2E_PAUSED says, resumes them, and waits
+// until what the journal keeps was replayed to them.
+func (s *addedSinks) pauseAndReplay(load *workload.Load) {
+	s.t.Helper()
+	for _, sink := range []string{"added-kafka", "added-nats"} {
+		s.ask("signal", "pause", "--sink", sink, "--config", s.exporter.Config())
+	}
+	load.AwaitOperations(load.Operations() + sizeOf(s.t, "KUBECDC_E2E_PAUSED", 2*verifyRate))
+	for _, sink := range []string{"added-kafka", "added-nats"} {
+		s.ask("signal", "resume", "--sink", sink, "--config", s.exporter.Config())
+		if ended := s.awaitSignal(s.exporter, s.requestReplay(s.exporter, sink, "1h").ID); ended.State != "done" || ended.Count == 0 {
+			s.t.Errorf("the replay for %s is %+v", sink, ended)
+		}
 	}
 }
 
