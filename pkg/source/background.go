@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 const (
@@ -41,7 +42,8 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 // own. It ends only with its context.
 func (f *follower) newBackgroundReader(slots chan struct{}, most int64) *reader {
 	var retry backoff
-	r := &reader{api: f.api, slots: slots, most: most, recordHeld: func(condition.Problem) {}, recordFailure: f.health.recordReread}
+	slot := &apiserver.Slot{Pool: slots, OnSlow: func() { f.health.recordReread(apiserver.ErrSlow) }}
+	r := &reader{api: f.api, slot: slot, most: most, recordHeld: func(condition.Problem) {}, recordFailure: f.health.recordReread}
 	r.handleFailure = func(ctx context.Context, err error) error {
 		if retry.failures >= quietFailures {
 			r.recordFailure(err)
@@ -107,7 +109,7 @@ func (f *follower) fillBodies(ctx context.Context) {
 	}
 	env := f.runner.env
 	r := f.newBackgroundReader(env.fillSlots, maxPage)
-	b := &bodyFiller{objectBatch: objectBatch{follower: f}}
+	b := &bodyFiller{objectBatch: objectBatch{follower: f, slot: r.slot}}
 	b.store = func(ctx context.Context, objects []*deltas.Object) error {
 		n, err := f.out.storeBodies(ctx, objects)
 		b.found += n
@@ -145,6 +147,7 @@ func (b *bodyFiller) endPage(ctx context.Context, _ int, _ bool) error { return 
 // follower's goroutine.
 type objectBatch struct {
 	follower *follower
+	slot     *apiserver.Slot // of the reading
 	store    func(context.Context, []*deltas.Object) error
 	objects  []*deltas.Object
 	bytes    int
@@ -166,7 +169,7 @@ func (b *objectBatch) storeAll(ctx context.Context) error {
 	if b.objects, b.bytes = nil, 0; len(objects) == 0 {
 		return nil
 	}
-	if err := b.follower.runAndWait(ctx, func(ctx context.Context) error { return b.store(ctx, objects) }); err != nil {
+	if err := b.follower.runWithoutSlot(ctx, b.slot, func(ctx context.Context) error { return b.store(ctx, objects) }); err != nil {
 		return err
 	}
 	if flush := b.follower.runner.env.cfg.Flush; flush != nil { // otherwise appending already waits

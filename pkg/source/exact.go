@@ -38,7 +38,7 @@ func ReadScope(ctx context.Context, client *apiserver.Client, scope selection.Sc
 	c.endpoint.Store(e)
 	failures := 0
 	r := &reader{
-		api: c, most: maxPage, recordFailure: func(error) {}, recordSuccess: c.backoff.reset,
+		api: c, slot: &apiserver.Slot{}, most: maxPage, recordFailure: func(error) {}, recordSuccess: c.backoff.reset,
 		handleFailure: func(ctx context.Context, err error) error {
 			v := apiserver.Classify(err)
 			if failures++; failures >= maxReadFailures || v == apiserver.Forbidden || v == apiserver.NotServed {

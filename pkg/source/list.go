@@ -33,7 +33,7 @@ func newLister(f *follower, slots chan struct{}) *lister {
 		}
 	}
 	return &lister{out: f.out, api: f.api, health: f.health, listed: listed, reader: reader{
-		api: f.api, slots: slots, most: maxPage, recordHeld: f.health.recordProblem, signaled: f.api.reconnect,
+		api: f.api, slot: f.api.newSlot(slots), most: maxPage, recordHeld: f.health.recordProblem, signaled: f.api.reconnect,
 		recordFailure: f.health.recordFailure, handleFailure: f.api.handleFailure,
 		recordSuccess: func() {
 			f.api.backoff.reset()

@@ -2,17 +2,22 @@ package source
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
+	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // pauser is a guard that pauses the first rule.
@@ -211,8 +216,8 @@ func TestTheObjectsOfAPausedResourceAreDeletedAfterThePause(t *testing.T) {
 	})
 }
 
-// TestWhatIsReadBesideAPausedWatchWaits: a snapshot for one sink begins again after the pause, gives its turn to others
-// meanwhile, and no watermark claims what is not there.
+// TestWhatIsReadBesideAPausedWatchWaits: a snapshot for one sink goes on after the pause, and no watermark claims what is not
+// there.
 func TestWhatIsReadBesideAPausedWatchWaits(t *testing.T) {
 	f, p := newFakeAPI(t), newPauser()
 	st := requestedStore(f)
@@ -224,16 +229,17 @@ func TestWhatIsReadBesideAPausedWatchWaits(t *testing.T) {
 	p.set(true)
 	awaitState(t, st, s, Paused)
 	f.writeEvents("MODIFIED", "b")
+	before, emitted := len(st.watermarksFor("old")), len(st.transcript())
 	release()
-	before := len(st.watermarksFor("old"))
-	st.awaitTrue(t, "that it waits for the watch", func() bool {
-		return s.Status()[0].Snapshot.Cause == "it follows when pods is watched"
-	})
+	st.awaitTrue(t, "the list", func() bool { return s.Status()[0].Lists == 1 })
+	if after := len(st.transcript()); after != emitted || s.Status()[0].Snapshot.Code != condition.SnapshotPending {
+		t.Errorf("during the pause %q are emitted, and the snapshot is %+v", st.transcript()[emitted:], s.Status()[0].Snapshot)
+	}
 	if after := len(st.watermarksFor("old")); after != before {
 		t.Errorf("%d watermarks during the pause", after-before)
 	}
 	p.set(false)
-	st.awaitSinkSnapshot(t, "", 2, 3)
+	st.awaitSinkSnapshot(t, "13", 1, 3)
 	f.writeEvents("MODIFIED", "b")
 	st.awaitTrue(t, "a watermark after the pause", func() bool { return len(st.watermarksFor("old")) > before })
 	p.set(true)
@@ -241,6 +247,72 @@ func TestWhatIsReadBesideAPausedWatchWaits(t *testing.T) {
 	st.request("pods", event.SnapshotRequest{Sink: "new", ID: "request"})
 	s.EmitRequested()
 	stop() // while something waits for the watch
+}
+
+// TestAPausedRuleKeepsNoOtherFromReading: what was read beside its watches when the pause began waits, and goes on after the
+// pause. Meanwhile other rules get their snapshots and missing bodies.
+func TestAPausedRuleKeepsNoOtherFromReading(t *testing.T) {
+	t.Run("snapshots", func(t *testing.T) {
+		testReadingBesideAPausedRule(t, concurrentSnapshots, false, func(st *store, _ *logs.Buffer, name string) bool { return st.requestsOf(name) == "" })
+	})
+	t.Run("bodies", func(t *testing.T) {
+		testReadingBesideAPausedRule(t, concurrentFills, true, func(_ *store, log *logs.Buffer, name string) bool {
+			return log.CountOf("the states of known objects were read; changes can now include the state before\" scope="+name+" ") == 1
+		})
+	})
+}
+
+// testReadingBesideAPausedRule pauses a rule once as many of its types are read as are read at once. isRead reports whether a
+// type was read to its end.
+func testReadingBesideAPausedRule(t *testing.T, atOnce int, bodiless bool, isRead func(*store, *logs.Buffer, string) bool) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		names := []string{"pods"}
+		for i := range 2 * atOnce {
+			names = append(names, fmt.Sprintf("paused%d", i))
+		}
+		f.groups, st.bodiless = []apidiscovery.APIGroupDiscovery{coreGroup(names...)}, bodiless
+		for _, name := range names {
+			if st.storeState(name, "11", event.Known{Key: "ns/a", UID: "uid-a", ResourceVersion: "11"}); !bodiless {
+				st.request(name, event.SnapshotRequest{Sink: "new", ID: "request"})
+			}
+		}
+		p, asked, paused := newPauser(), make(chan struct{}, len(names)), make(chan struct{})
+		s, log, stop := startSource(t, f, st, on, p.guard, func(c *Config) {
+			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memoryTransport{http.HandlerFunc(
+				func(w http.ResponseWriter, r *http.Request) {
+					isWatch, isPaused := r.URL.Query().Get("watch") != "", strings.Contains(r.URL.Path, "/paused")
+					if isPaused && !isWatch {
+						asked <- struct{}{}
+					}
+					if isPaused != isWatch && (isPaused || strings.HasSuffix(r.URL.Path, "/pods")) {
+						<-paused
+					}
+					f.ServeHTTP(w, r)
+				})}}, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Client, c.Rules = client, []selection.Rule{{Select: names[1:]}, {Select: names[:1]}}
+		})
+		defer stop()
+		for range atOnce {
+			<-asked
+		}
+		p.set(true)
+		close(paused)
+		began := time.Now()
+		st.awaitTrue(t, "what the other rule needs", func() bool { return isRead(st, log, "pods") })
+		if took := time.Since(began); took > 3*apiserver.SlowAfter {
+			t.Errorf("after %s", took)
+		}
+		p.set(false)
+		st.awaitTrue(t, "what the paused rule needs", func() bool {
+			return !slices.ContainsFunc(names, func(name string) bool { return !isRead(st, log, name) })
+		})
+		if !s.Ready() {
+			t.Errorf("%+v", s.Conditions())
+		}
+	})
 }
 
 // refuser is a guard that refuses every second turn although nothing is held: a pause that ends at once.

@@ -35,9 +35,9 @@ const maxRestarts = 2
 // than its first page. A watch from the version of the first page delivers what happened in between, and deltas.Step
 // ignores versions that are older than what is known.
 type reader struct {
-	api   *scopeClient
-	slots chan struct{} // bounds how many scopes read at once; nil for no bound
-	most  int64         // objects per page
+	api  *scopeClient
+	slot *apiserver.Slot // bounds how many scopes read at once
+	most int64           // objects per page
 	// recordHeld reports why nothing may be emitted. It does not block.
 	recordHeld func(condition.Problem)
 	signaled   <-chan struct{} // ends such a wait; may be nil
@@ -68,13 +68,12 @@ var errNotExact = errors.New("the API server does not list objects at an exact v
 // those of ctx, of v and of handleFailure, and if at is not "", those that mean that the version is not available, see
 // isUnavailable.
 func (r *reader) read(ctx context.Context, at string, v visitor) (position, aheadUpTo string, err error) {
-	s := &apiserver.Slot{Pool: r.slots, OnSlow: func() { r.recordFailure(apiserver.ErrSlow) }}
-	defer s.Release()
+	defer r.slot.Release()
 	for {
-		if err := s.Acquire(ctx); err != nil {
+		if err := r.slot.Acquire(ctx); err != nil {
 			return "", "", err
 		}
-		a := &attempt{reader: r, slot: s, at: at, visitor: v}
+		a := &attempt{reader: r, at: at, visitor: v}
 		err := a.readPages(ctx)
 		if err == nil || ctx.Err() != nil || isAppendError(err) || at != "" && isUnavailable(err) {
 			return a.position, a.aheadUpTo, err
@@ -106,7 +105,6 @@ func (r *reader) recover(ctx context.Context, err error) error {
 type attempt struct {
 	*reader
 	visitor visitor
-	slot    *apiserver.Slot
 	at      string
 
 	begun     bool

@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 const (
@@ -186,12 +187,12 @@ func (f *follower) emitFirst(ctx context.Context, pending []event.SnapshotReques
 	if f.runAndWait(ctx, setPending) != nil {
 		return false
 	}
-	release, err := f.runner.env.snapshots.acquire(ctx, pending[0].Sink)
-	if err != nil {
+	r := f.newBackgroundReader(f.runner.env.snapshots.slotsOf(pending[0].Sink), snapshotPage)
+	if r.slot.Acquire(ctx) != nil {
 		return false
 	}
-	defer release()
-	return f.emitSnapshot(ctx)
+	defer r.slot.Release()
+	return f.emitSnapshot(ctx, r)
 }
 
 // loadRequests returns what the store has requests for. Only the goroutine that calls it ends requests of the scope.
@@ -227,20 +228,25 @@ func (f *follower) runAndWait(ctx context.Context, do func(context.Context) erro
 	}
 }
 
+// runWithoutSlot is runAndWait, which releases a slot while that takes long, as without a watch.
+func (f *follower) runWithoutSlot(ctx context.Context, s *apiserver.Slot, do func(context.Context) error) error {
+	return s.Await(ctx, func() error { return f.runAndWait(ctx, do) })
+}
+
 // emitSnapshot emits the first pending snapshot until it is complete, or its attempt ends. It returns whether it has begun.
-func (f *follower) emitSnapshot(ctx context.Context) (begun bool) {
+func (f *follower) emitSnapshot(ctx context.Context, r *reader) (begun bool) {
 	var a *snapshotAttempt
-	err := f.runAndWait(ctx, func(appending context.Context) (err error) {
+	err := f.runWithoutSlot(ctx, r.slot, func(appending context.Context) (err error) {
 		a, err = f.out.startSnapshot(ctx, appending)
 		return err
 	})
 	if err != nil {
 		return false
 	}
-	f.readSnapshot(a)
+	f.readSnapshot(a, r)
 	f.recordSnapshot(fmt.Sprintf("sink %s receives what was read of %s", a.request.Sink, f.scope.ID))
 	if f.awaitDelivered(a) == nil {
-		_ = f.runAndWait(a.ctx, func(appending context.Context) error { return f.out.finishSnapshot(appending, a) })
+		_ = f.runWithoutSlot(a.ctx, r.slot, func(appending context.Context) error { return f.out.finishSnapshot(appending, a) })
 		if flush := f.runner.env.cfg.Flush; flush != nil { // the store is read next
 			_ = flush(ctx)
 		}
@@ -264,11 +270,10 @@ func (f *follower) awaitDelivered(a *snapshotAttempt) error {
 }
 
 // readSnapshot reads the objects of a snapshot until it has all of them, or its attempt ends.
-func (f *follower) readSnapshot(a *snapshotAttempt) {
+func (f *follower) readSnapshot(a *snapshotAttempt, r *reader) {
 	f.recordSnapshot(fmt.Sprintf("sink %s gets %d objects of %s", a.request.Sink, a.known, f.scope.ID))
-	r := f.newBackgroundReader(nil, snapshotPage)
 	for a.reading.Err() == nil {
-		v := &snapshotReading{attempt: a, batch: objectBatch{follower: f}}
+		v := &snapshotReading{attempt: a, batch: objectBatch{follower: f, slot: r.slot}}
 		v.batch.store = func(ctx context.Context, objects []*deltas.Object) error {
 			return f.out.emitExisting(ctx, a, objects, v.position)
 		}
@@ -320,22 +325,15 @@ type snapshotSlots struct {
 	bySink map[string]chan struct{}
 }
 
-// acquire waits for a slot of a sink. It returns only the error of ctx.
-func (s *snapshotSlots) acquire(ctx context.Context, sink string) (release func(), err error) {
+// slotsOf returns the pool of a sink.
+func (s *snapshotSlots) slotsOf(sink string) chan struct{} {
 	s.mu.Lock()
-	slots := s.bySink[sink]
-	if slots == nil {
-		slots = make(chan struct{}, concurrentSnapshots)
-		if s.bySink == nil {
-			s.bySink = map[string]chan struct{}{}
-		}
-		s.bySink[sink] = slots
+	defer s.mu.Unlock()
+	if s.bySink == nil {
+		s.bySink = map[string]chan struct{}{}
 	}
-	s.mu.Unlock()
-	select {
-	case slots <- struct{}{}:
-		return func() { <-slots }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if s.bySink[sink] == nil {
+		s.bySink[sink] = make(chan struct{}, concurrentSnapshots)
 	}
+	return s.bySink[sink]
 }

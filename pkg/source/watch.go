@@ -84,9 +84,6 @@ func (w *watcher) watchUntilLost(ctx context.Context) error {
 
 // runWatch watches on a new connection, and returns how it ended.
 func (w *watcher) runWatch(ctx context.Context) error {
-	if isHeld(w.api.guard, w.api.rule) {
-		w.out.requested.endAttempt() // it would keep the snapshots of other scopes from their turn
-	}
 	revoked, err := w.api.admit(ctx)
 	if err != nil {
 		return err

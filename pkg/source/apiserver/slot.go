@@ -17,15 +17,16 @@ var (
 )
 
 // Slot is the right of one scope to read all its objects, which a bounded number of scopes have at a time. It is released
-// while the API server keeps a request waiting: a type with a hanging server does not block the lists of others. A nil slot
-// bounds nothing. It is used by one goroutine at a time; the mutex guards against the timer.
+// while the API server keeps a request waiting, and while what was read waits for long: a type that cannot go on does not
+// block the lists of others. A nil slot bounds nothing. It is used by one goroutine at a time; the mutex guards against the
+// timer.
 type Slot struct {
 	Pool   chan struct{} // has one element for each held slot; nil for no bound
-	OnSlow func()        // called when a response is slow; must not block
+	OnSlow func()        // called when a response is slow; must not block; may be nil
 
 	mu      sync.Mutex
 	held    bool
-	waiting bool // for a response
+	waiting bool // for a response, or in Await
 }
 
 // Acquire waits for a free slot, unless one is held.
@@ -59,18 +60,37 @@ func (s *Slot) releaseLocked() {
 	}
 }
 
+// Await runs wait, and releases the slot if that takes longer than SlowAfter. When it returns nil the slot is held again.
+// Errors are those of wait and ctx.
+func (s *Slot) Await(ctx context.Context, wait func() error) error {
+	done := s.beginWait(nil)
+	err := wait()
+	done()
+	if err != nil {
+		return err
+	}
+	return s.Acquire(ctx)
+}
+
 // beginRequest starts the timer of a request. done stops it.
 func (s *Slot) beginRequest() (done func()) {
 	if s == nil {
 		return func() {}
 	}
+	return s.beginWait(s.OnSlow)
+}
+
+// beginWait starts the timer of a wait. done stops it.
+func (s *Slot) beginWait(onSlow func()) (done func()) {
 	s.setWaiting(true)
 	late := time.AfterFunc(SlowAfter, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.waiting {
-			s.releaseLocked()
-			s.OnSlow()
+		if !s.waiting {
+			return
+		}
+		if s.releaseLocked(); onSlow != nil {
+			onSlow()
 		}
 	})
 	return func() { late.Stop(); s.setWaiting(false) }
