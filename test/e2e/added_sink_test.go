@@ -258,16 +258,20 @@ func TestAddedSinkIsWhole(t *testing.T) {
 }
 
 // pauseAndReplay pauses the added sinks while the load writes, as much as KUBECDC_E2E_PAUSED says, resumes them, and waits
-// until what the journal keeps was replayed to them.
+// until they have got what was written since the pause once more.
 func (s *addedSinks) pauseAndReplay(load *workload.Load) {
 	s.t.Helper()
-	for _, sink := range []string{"added-kafka", "added-nats"} {
+	sinks := []string{"added-kafka", "added-nats"}
+	for _, sink := range sinks {
 		s.ask("signal", "pause", "--sink", sink, "--config", s.exporter.Config())
 	}
+	since := time.Now().UTC().Format(time.RFC3339Nano)
 	load.AwaitOperations(load.Operations() + sizeOf(s.t, "KUBECDC_E2E_PAUSED", 2*verifyRate))
-	for _, sink := range []string{"added-kafka", "added-nats"} {
+	for _, sink := range sinks {
+		signal := s.requestReplay(s.exporter, sink, since)
 		s.ask("signal", "resume", "--sink", sink, "--config", s.exporter.Config())
-		if ended := s.awaitSignal(s.exporter, s.requestReplay(s.exporter, sink, "1h").ID); ended.State != "done" || ended.Count == 0 {
+		ended := s.awaitSignal(s.exporter, signal.ID)
+		if s.t.Logf("%s: %s", sink, ended.Result); ended.State != "done" || ended.Count == 0 {
 			s.t.Errorf("the replay for %s is %+v", sink, ended)
 		}
 	}
