@@ -218,7 +218,11 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, cfg *conf
 			return s, err
 		}
 		c.applyPauses(time.Now())
-		c.log.Warn("a "+of.Kind()+" is paused", of.Kind(), of.Name(), "signal", s.ID, "until", s.Until)
+		attrs := []any{of.Kind(), of.Name(), "signal", s.ID}
+		if !s.Until.IsZero() {
+			attrs = append(attrs, "until", s.Until)
+		}
+		c.log.Warn("a "+of.Kind()+" is paused", attrs...)
 		if err := c.pauseSwitch(of).AwaitQuiet(ctx); err != nil {
 			return s, unquietError(of)
 		}
