@@ -169,7 +169,11 @@ func (b *objectBatch) storeAll(ctx context.Context) error {
 	if b.objects, b.bytes = nil, 0; len(objects) == 0 {
 		return nil
 	}
-	if err := b.follower.runWithoutSlot(ctx, b.slot, func(ctx context.Context) error { return b.store(ctx, objects) }); err != nil {
+	store := func(ctx context.Context) error { return b.store(ctx, objects) }
+	if err := b.slot.Await(func() error { return b.follower.runAndWait(ctx, store) }); err != nil { // long without a watch
+		return err
+	}
+	if err := b.slot.Acquire(ctx); err != nil {
 		return err
 	}
 	if flush := b.follower.runner.env.cfg.Flush; flush != nil { // otherwise appending already waits

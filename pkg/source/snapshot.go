@@ -11,7 +11,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 const (
@@ -228,17 +227,14 @@ func (f *follower) runAndWait(ctx context.Context, do func(context.Context) erro
 	}
 }
 
-// runWithoutSlot is runAndWait, which releases a slot while that takes long, as without a watch.
-func (f *follower) runWithoutSlot(ctx context.Context, s *apiserver.Slot, do func(context.Context) error) error {
-	return s.Await(ctx, func() error { return f.runAndWait(ctx, do) })
-}
-
 // emitSnapshot emits the first pending snapshot until it is complete, or its attempt ends. It returns whether it has begun.
 func (f *follower) emitSnapshot(ctx context.Context, r *reader) (begun bool) {
 	var a *snapshotAttempt
-	err := f.runWithoutSlot(ctx, r.slot, func(appending context.Context) (err error) {
-		a, err = f.out.startSnapshot(ctx, appending)
-		return err
+	err := r.slot.Await(func() error {
+		return f.runAndWait(ctx, func(appending context.Context) (err error) {
+			a, err = f.out.startSnapshot(ctx, appending)
+			return err
+		})
 	})
 	if err != nil {
 		return false
@@ -246,7 +242,7 @@ func (f *follower) emitSnapshot(ctx context.Context, r *reader) (begun bool) {
 	f.readSnapshot(a, r)
 	f.recordSnapshot(fmt.Sprintf("sink %s receives what was read of %s", a.request.Sink, f.scope.ID))
 	if f.awaitDelivered(a) == nil {
-		_ = f.runWithoutSlot(a.ctx, r.slot, func(appending context.Context) error { return f.out.finishSnapshot(appending, a) })
+		_ = f.runAndWait(a.ctx, func(appending context.Context) error { return f.out.finishSnapshot(appending, a) })
 		if flush := f.runner.env.cfg.Flush; flush != nil { // the store is read next
 			_ = flush(ctx)
 		}

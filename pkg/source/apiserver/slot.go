@@ -60,16 +60,14 @@ func (s *Slot) releaseLocked() {
 	}
 }
 
-// Await runs wait, and releases the slot if that takes longer than SlowAfter. When it returns nil the slot is held again.
-// Errors are those of wait and ctx.
-func (s *Slot) Await(ctx context.Context, wait func() error) error {
-	done := s.beginWait(nil)
-	err := wait()
-	done()
-	if err != nil {
-		return err
+// Await runs wait, and releases the slot if that takes longer than SlowAfter; before more is read it is to be acquired again.
+// It returns the error of wait.
+func (s *Slot) Await(wait func() error) error {
+	if s == nil {
+		return wait()
 	}
-	return s.Acquire(ctx)
+	defer s.beginWait(nil)()
+	return wait()
 }
 
 // beginRequest starts the timer of a request. done stops it.
