@@ -21,7 +21,7 @@ type ResponderOptions struct {
 	Config Config
 	// Subject of the requests, see [Config.ValidateRequestSubject].
 	Subject string
-	// Respond returns the answer to a request. It is called concurrently.
+	// Respond returns the answer to a request, within a bounded time. It is called concurrently.
 	Respond func(ctx context.Context, request []byte) []byte
 	// Report is called with the reason why no requests arrive, as a problem of a sink, and with nil when they do. It is called
 	// again while nothing changes.
@@ -123,8 +123,8 @@ func nextRequest(ctx context.Context, requests *nats.Subscription) (*nats.Msg, e
 	return requests.NextMsgWithContext(limited)
 }
 
-// startAnswer answers a request in a goroutine, of which there are so many at most: it waits for one, also after the end of
-// ctx, which ends what the others wait for. A message that asks for no answer is executed, too.
+// startAnswer answers a request in a goroutine, of which there are so many at most: it waits until one has ended, also after
+// the end of ctx. A message that asks for no answer is executed, too.
 func (r *Responder) startAnswer(ctx context.Context, l *connection.Link, m *nats.Msg) {
 	r.slots <- struct{}{}
 	r.answering.Go(func() {
