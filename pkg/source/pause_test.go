@@ -216,8 +216,8 @@ func TestTheObjectsOfAPausedResourceAreDeletedAfterThePause(t *testing.T) {
 	})
 }
 
-// TestWhatIsReadBesideAPausedWatchWaits: a snapshot for one sink goes on after the pause, and no watermark claims what is not
-// there.
+// TestWhatIsReadBesideAPausedWatchWaits: a snapshot for one sink goes on after the pause, and no watermark claims what is
+// not there.
 func TestWhatIsReadBesideAPausedWatchWaits(t *testing.T) {
 	f, p := newFakeAPI(t), newPauser()
 	st := requestedStore(f)
@@ -262,8 +262,8 @@ func TestAPausedRuleKeepsNoOtherFromReading(t *testing.T) {
 	})
 }
 
-// testReadingBesideAPausedRule pauses a rule once as many of its types are read as are read at once. isRead reports whether a
-// type was read to its end.
+// testReadingBesideAPausedRule pauses a rule once as many of its types are read as are read at once. isRead reports whether
+// a type was read to its end.
 func testReadingBesideAPausedRule(t *testing.T, atOnce int, bodiless bool, isRead func(*store, *logs.Buffer, string) bool) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		names := []string{"pods"}

@@ -60,8 +60,8 @@ func (s *Slot) releaseLocked() {
 	}
 }
 
-// Await runs wait, and releases the slot if that takes longer than SlowAfter; before more is read it is to be acquired again.
-// It returns the error of wait.
+// Await runs wait and returns its error. If that takes longer than SlowAfter the slot is released, and has to be acquired
+// again before more is read.
 func (s *Slot) Await(wait func() error) error {
 	if s == nil {
 		return wait()
