@@ -43,7 +43,9 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 func (f *follower) newBackgroundReader(slots chan struct{}, most int64) *reader {
 	var retry backoff
 	slot := &apiserver.Slot{Pool: slots, OnSlow: func() { f.health.recordReread(apiserver.ErrSlow) }}
-	r := &reader{api: f.api, slot: slot, most: most, recordHeld: func(condition.Problem) {}, recordFailure: f.health.recordReread}
+	r := &reader{
+		api: f.api, slot: slot, most: most, recordHeld: func(condition.Problem) {}, recordFailure: f.health.recordReread,
+	}
 	r.handleFailure = func(ctx context.Context, err error) error {
 		if retry.failures >= quietFailures {
 			r.recordFailure(err)
@@ -109,6 +111,7 @@ func (f *follower) fillBodies(ctx context.Context) {
 	}
 	env := f.runner.env
 	r := f.newBackgroundReader(env.fillSlots, maxPage)
+	defer r.slot.Release()
 	b := &bodyFiller{objectBatch: objectBatch{follower: f, slot: r.slot}}
 	b.store = func(ctx context.Context, objects []*deltas.Object) error {
 		n, err := f.out.storeBodies(ctx, objects)

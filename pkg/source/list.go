@@ -48,6 +48,7 @@ func (l *lister) listUntilComplete(ctx context.Context) error {
 	began := time.Now()
 	l.reader.recheck = l.api.recheck
 	position, aheadUpTo, err := l.reader.read(ctx, "", l)
+	l.reader.slot.Release()
 	if err == nil {
 		err = l.finish(ctx, position, aheadUpTo)
 	}

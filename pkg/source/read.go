@@ -64,11 +64,10 @@ type visitor interface {
 var errNotExact = errors.New("the API server does not list objects at an exact version")
 
 // read passes everything that the scope selects to v: at an exact version, or at the newest one if at is "". It returns the
-// version of the first page, and that of the newest if that is another one. It tries until a reading is complete. Errors are
-// those of ctx, of v and of handleFailure, and if at is not "", those that mean that the version is not available, see
-// isUnavailable.
+// version of the first page, and that of the newest if that is another one. It tries until a reading is complete. The slot
+// is the caller's to release. Errors are those of ctx, of v and of handleFailure, and if at is not "", those that mean that
+// the version is not available, see isUnavailable.
 func (r *reader) read(ctx context.Context, at string, v visitor) (position, aheadUpTo string, err error) {
-	defer r.slot.Release()
 	for {
 		if err := r.slot.Acquire(ctx); err != nil {
 			return "", "", err

@@ -242,7 +242,9 @@ func (f *follower) emitSnapshot(ctx context.Context, r *reader) (begun bool) {
 	f.readSnapshot(a, r)
 	f.recordSnapshot(fmt.Sprintf("sink %s receives what was read of %s", a.request.Sink, f.scope.ID))
 	if f.awaitDelivered(a) == nil {
-		_ = f.runAndWait(a.ctx, func(appending context.Context) error { return f.out.finishSnapshot(appending, a) })
+		_ = r.slot.Await(func() error {
+			return f.runAndWait(a.ctx, func(appending context.Context) error { return f.out.finishSnapshot(appending, a) })
+		})
 		if flush := f.runner.env.cfg.Flush; flush != nil { // the store is read next
 			_ = flush(ctx)
 		}

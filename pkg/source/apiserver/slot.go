@@ -24,9 +24,8 @@ type Slot struct {
 	Pool   chan struct{} // has one element for each held slot; nil for no bound
 	OnSlow func()        // called when a response is slow; must not block; may be nil
 
-	mu      sync.Mutex
-	held    bool
-	waiting bool // for a response, or in Await
+	mu   sync.Mutex
+	held bool
 }
 
 // Acquire waits for a free slot, unless one is held.
@@ -80,22 +79,21 @@ func (s *Slot) beginRequest() (done func()) {
 
 // beginWait starts the timer of a wait. done stops it.
 func (s *Slot) beginWait(onSlow func()) (done func()) {
-	s.setWaiting(true)
+	waiting := true
 	late := time.AfterFunc(SlowAfter, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !s.waiting {
+		if !waiting {
 			return
 		}
 		if s.releaseLocked(); onSlow != nil {
 			onSlow()
 		}
 	})
-	return func() { late.Stop(); s.setWaiting(false) }
-}
-
-func (s *Slot) setWaiting(yes bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting = yes
+	return func() {
+		late.Stop()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		waiting = false
+	}
 }
