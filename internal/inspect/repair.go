@@ -112,12 +112,13 @@ func (r *repairer) submit(ctx context.Context, request signals.Request) (string,
 	for deadline := time.Now().Add(r.wait); ; {
 		s, err := r.client.Submit(ctx, request)
 		isLast := time.Now().After(deadline)
+		waitsForPrevious := r.previous != "" && strings.Contains(s.Result, r.previous) // which has just ended
 		switch {
 		case ctx.Err() != nil:
 			return "", ctx.Err()
 		case s.ID != "" && s.State != signals.Refused:
 			return s.ID, nil // with an error, too: what became of it is in the list
-		case err == nil && (isLast || r.previous == "" || !strings.Contains(s.Result, r.previous)): // else the one before has just ended
+		case err == nil && (isLast || !waitsForPrevious):
 			return "", fmt.Errorf("signal %s is refused: %s", s.ID, s.Result)
 		case err != nil && (isLast || !isAway(err)):
 			return "", err

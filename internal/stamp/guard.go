@@ -82,7 +82,9 @@ type guardState struct {
 
 // NewGuard returns a Guard, which checks nothing before Run.
 func NewGuard(options Options) *Guard {
-	pending := condition.Problem{Code: condition.StampsUnchecked, Cause: "it has not been read yet", Remedy: "wait for the first answer"}
+	pending := condition.Problem{
+		Code: condition.StampsUnchecked, Cause: "it has not been read yet", Remedy: "wait for the first answer",
+	}
 	g := &Guard{
 		options: options, condition: condition.New(options.Logger, "stamps", pending),
 		requested: make(chan struct{}, 1), aggregated: map[string]bool{},

@@ -85,13 +85,20 @@ func inVirtualTime(t *testing.T, test func(*testing.T, *fakeAPI, *store, func(*C
 		st.timeout = 24 * time.Hour
 		f.writeEvents("ADDED", "a")
 		test(t, f, st, func(c *Config) {
-			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memoryTransport{f}}, "test")
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Client, c.Interval = client, time.Minute
+			connectTo(t, c, f)
+			c.Interval = time.Minute
 		})
 	})
+}
+
+// connectTo gives a configuration a client of an API server in memory.
+func connectTo(t *testing.T, c *Config, api http.Handler) {
+	t.Helper()
+	client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memoryTransport{api}}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Client = client
 }
 
 func TestForbiddenTypeDegradesAloneAndRecovers(t *testing.T) {
@@ -257,18 +264,14 @@ func TestStalledListsDoNotBlockOthers(t *testing.T) {
 		}
 		f.groups = []apidiscovery.APIGroupDiscovery{coreGroup(names...)}
 		_, _, stop := startSource(t, f, st, on, func(c *Config) {
-			client, err := apiserver.NewClient(&rest.Config{Host: "http://api", Transport: memoryTransport{http.HandlerFunc(
-				func(w http.ResponseWriter, r *http.Request) {
-					if strings.Contains(r.URL.Path, "/hung") && r.URL.Query().Get("watch") == "" {
-						stallMidList(w, r)
-						return
-					}
-					f.ServeHTTP(w, r)
-				})}}, "test")
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Client, c.Rules = client, []selection.Rule{{Select: names[1:]}, {Select: names[:1]}}
+			connectTo(t, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.URL.Path, "/hung") && r.URL.Query().Get("watch") == "" {
+					stallMidList(w, r)
+					return
+				}
+				f.ServeHTTP(w, r)
+			}))
+			c.Rules = []selection.Rule{{Select: names[1:]}, {Select: names[:1]}}
 		})
 		defer stop()
 		began := time.Now()
