@@ -1,7 +1,6 @@
 package source
 
 import (
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,13 +23,10 @@ type memoryBound struct {
 	maxRSS         int64
 }
 
-// nonHeapBytes is the memory of a process outside its heap, most of it the program itself.
-const nonHeapBytes = 48 << 20
-
 // The bounds at full size, and the smaller ones of the pipeline. A part of the memory does not depend on the number.
 var (
-	crowdBounds = map[bool]memoryBound{true: {150_000, 4 << 10, 512 << 20}, false: {25_000, 4 << 10, 160 << 20}}
-	largeCrowds = map[bool]memoryBound{true: {1_000_000, 1 << 10, 600_000_000}, false: {60_000, 1 << 10, 160_000_000}}
+	crowdBounds = map[bool]memoryBound{true: {150_000, 4 << 10, 256 << 20}, false: {25_000, 4 << 10, 160 << 20}}
+	largeCrowds = map[bool]memoryBound{true: {1_000_000, 3 << 9, 430_000_000}, false: {60_000, 3 << 9, 160_000_000}}
 )
 
 // fullSize reports whether the memory tests run at full size.
@@ -90,8 +86,6 @@ func newMeasuredFixture(t *testing.T, p memoryBound) *measuredFixture {
 	m.fixture = &fixture{environment: &environment{program: program}, t: t}
 	m.settings = exporter.Settings{
 		Dir: t.TempDir(), Resources: []rule{{"select": []string{"configmaps"}}}, DrainTimeout: "10m",
-		// Without a limit, the amount of garbage before a collection depends on the machine.
-		Env: []string{fmt.Sprintf("GOMEMLIMIT=%d", p.maxRSS-nonHeapBytes)},
 	}
 	m.settings.Kubeconfig, m.settings.File = filepath.Join(m.settings.Dir, "kubeconfig"), filepath.Join(m.settings.Dir, "changes")
 	m.requireNoError(m.server.Kubeconfig(m.settings.Kubeconfig))

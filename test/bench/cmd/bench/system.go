@@ -123,11 +123,14 @@ func writeOverlay(dir, path, text string) (string, error) {
 	return overlay, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(file, []byte(text), 0o644), os.WriteFile(overlay, replace, 0o644))
 }
 
-// start starts the system on its stage, with more environment variables.
-func (s system) start(ctx context.Context, at stage, env ...string) (*process.Process, error) {
+// start starts the system on its stage.
+func (s system) start(ctx context.Context, at stage) (*process.Process, error) {
 	path, args, err := s.command(at)
 	if err != nil {
 		return nil, err
 	}
-	return process.Start(ctx, process.Options{Name: s.name, Path: path, Args: args, Env: append(append(os.Environ(), "BENCH_PROFILE="+s.profile), env...), Log: filepath.Join(at.dir, s.name+".log")})
+	return process.Start(ctx, process.Options{
+		Name: s.name, Path: path, Args: args, Env: append(os.Environ(), "BENCH_PROFILE="+s.profile),
+		Log: filepath.Join(at.dir, s.name+".log"),
+	})
 }
