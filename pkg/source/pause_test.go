@@ -11,6 +11,8 @@ import (
 	"time"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -248,28 +250,38 @@ func TestWhatIsReadBesideAPausedWatchWaits(t *testing.T) {
 	stop() // while something waits for the watch
 }
 
-// TestAPausedRuleKeepsNoOtherFromReading: what was read beside its watches when the pause began waits, and goes on after the
-// pause. Meanwhile other rules get their snapshots and missing bodies.
-func TestAPausedRuleKeepsNoOtherFromReading(t *testing.T) {
-	t.Run("snapshots", func(t *testing.T) {
-		testReadingBesideAPausedRule(t, concurrentSnapshots, false, func(st *store, _ *logs.Buffer, name string) bool {
-			return st.requestsOf(name) == ""
+// TestAStalledRuleKeepsNoOtherFromReading: what was read beside its watches when they stopped waits, and goes on when they
+// do. Meanwhile other rules get their snapshots and missing bodies.
+func TestAStalledRuleKeepsNoOtherFromReading(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"paused":  nil,
+		"hanging": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"forbidden": func(w http.ResponseWriter, _ *http.Request) {
+			writeStatus(w, apierrors.NewForbidden(schema.GroupResource{}, "", nil))
+		},
+	} {
+		t.Run(name+", snapshots", func(t *testing.T) {
+			testReadingBesideAStalledRule(t, answer, concurrentSnapshots, false, func(st *store, _ *logs.Buffer, name string) bool {
+				return st.requestsOf(name) == ""
+			})
 		})
-	})
-	t.Run("bodies", func(t *testing.T) {
-		testReadingBesideAPausedRule(t, concurrentFills, true, func(_ *store, log *logs.Buffer, name string) bool {
-			return log.CountOf("can now include the state before\" scope="+name+" ") == 1
+		t.Run(name+", bodies", func(t *testing.T) {
+			testReadingBesideAStalledRule(t, answer, concurrentFills, true, func(_ *store, log *logs.Buffer, name string) bool {
+				return log.CountOf("can now include the state before\" scope="+name+" ") == 1
+			})
 		})
-	})
+	}
 }
 
-// testReadingBesideAPausedRule pauses a rule once as many of its types are read as are read at once. isRead reports whether
-// a type was read to its end.
-func testReadingBesideAPausedRule(t *testing.T, atOnce int, bodiless bool, isRead func(*store, *logs.Buffer, string) bool) {
+// testReadingBesideAStalledRule answers the watches of a rule in that way, or pauses it where there is none, once as many of
+// its types are read as are read at once. isRead reports whether a type was read to its end.
+func testReadingBesideAStalledRule(
+	t *testing.T, answer http.HandlerFunc, atOnce int, bodiless bool, isRead func(*store, *logs.Buffer, string) bool,
+) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		names := []string{"pods"}
 		for i := range 2 * atOnce {
-			names = append(names, fmt.Sprintf("paused%d", i))
+			names = append(names, fmt.Sprintf("stalled%d", i))
 		}
 		f.groups, st.bodiless = []apidiscovery.APIGroupDiscovery{coreGroup(names...)}, bodiless
 		for _, name := range names {
@@ -277,16 +289,28 @@ func testReadingBesideAPausedRule(t *testing.T, atOnce int, bodiless bool, isRea
 				st.request(name, event.SnapshotRequest{Sink: "new", ID: "request"})
 			}
 		}
-		p, asked, paused := newPauser(), make(chan struct{}, len(names)), make(chan struct{})
+		p, asked, begun, ended := newPauser(), make(chan struct{}, len(names)), make(chan struct{}), make(chan struct{})
 		s, log, stop := startSource(t, f, st, on, p.guard, func(c *Config) {
 			connectTo(t, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				isWatch := r.URL.Query().Get("watch") != ""
+				isStalled, isWatch := strings.Contains(r.URL.Path, "/stalled"), r.URL.Query().Get("watch") != ""
 				switch {
-				case strings.Contains(r.URL.Path, "/paused") && !isWatch:
+				case isStalled && !isWatch:
 					asked <- struct{}{}
-					<-paused
+					<-begun
+				case isStalled && isClosed(begun) && !isClosed(ended) && answer != nil:
+					ctx, cancel := context.WithCancel(r.Context())
+					defer cancel()
+					go func() {
+						select {
+						case <-ended:
+							cancel()
+						case <-ctx.Done():
+						}
+					}()
+					answer(w, r.WithContext(ctx))
+					return
 				case strings.HasSuffix(r.URL.Path, "/pods") && isWatch:
-					<-paused
+					<-begun
 				}
 				f.ServeHTTP(w, r)
 			}))
@@ -296,21 +320,35 @@ func testReadingBesideAPausedRule(t *testing.T, atOnce int, bodiless bool, isRea
 		for range atOnce {
 			<-asked
 		}
-		p.set(true)
-		close(paused)
+		p.set(answer == nil)
+		close(begun)
+		f.breakStreams()
 		began := time.Now()
 		st.awaitTrue(t, "what the other rule needs", func() bool { return isRead(st, log, "pods") })
 		if took := time.Since(began); took > 3*apiserver.SlowAfter {
 			t.Errorf("after %s", took)
 		}
+		for _, name := range names[1:] {
+			if isRead(st, log, name) {
+				t.Errorf("%s was read without its watch", name)
+			}
+		}
 		p.set(false)
-		st.awaitTrue(t, "what the paused rule needs", func() bool {
+		close(ended)
+		st.awaitTrue(t, "what the stalled rule needs", func() bool {
 			return !slices.ContainsFunc(names, func(name string) bool { return !isRead(st, log, name) })
 		})
-		if !s.Ready() {
-			t.Errorf("%+v", s.Conditions())
-		}
+		st.awaitTrue(t, "readiness", s.Ready)
 	})
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // refuser is a guard that refuses every second turn although nothing is held: a pause that ends at once.
