@@ -612,7 +612,7 @@ func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
 		}
 	}
 	notVerified("without watermarks", configure(func(o *exporter.Settings) { o.Watermarks = "" }), "set `watermarks: 10s` in it")
-	kubeconfig, err := s.controlPlane.KubeconfigFor(reader)
+	kubeconfig, err := s.controlPlane.KubeconfigFor(stranger)
 	s.must(err)
 	notVerified("without the right to list", configure(func(o *exporter.Settings) { o.Kubeconfig = kubeconfig }),
 		"list is forbidden")

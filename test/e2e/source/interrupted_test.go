@@ -59,6 +59,7 @@ func interruptFirstList(t *testing.T, rnd *rand.Rand) {
 			s.killExporter()
 			s.requireNoError(s.exporter.Launch(t.Context()))
 		case 2:
+			s.awaitPage("/livez", http.StatusOK, "") // it may have been launched a moment ago, and not handle signals yet
 			s.stopExporter()
 			s.requireNoError(s.exporter.Launch(t.Context()))
 		}
