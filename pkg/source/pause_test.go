@@ -253,10 +253,10 @@ func TestWhatIsReadBesideAPausedWatchWaits(t *testing.T) {
 // TestAStalledRuleKeepsNoOtherFromReading: what was read beside its watches when they stopped waits, and goes on when they
 // do. Meanwhile other rules get their snapshots and missing bodies.
 func TestAStalledRuleKeepsNoOtherFromReading(t *testing.T) {
-	for name, answer := range map[string]http.HandlerFunc{
+	for name, answer := range map[string]func(w http.ResponseWriter, ended <-chan struct{}){
 		"paused":  nil,
-		"hanging": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-		"forbidden": func(w http.ResponseWriter, _ *http.Request) {
+		"hanging": func(_ http.ResponseWriter, ended <-chan struct{}) { <-ended },
+		"forbidden": func(w http.ResponseWriter, _ <-chan struct{}) {
 			writeStatus(w, apierrors.NewForbidden(schema.GroupResource{}, "", nil))
 		},
 	} {
@@ -273,10 +273,11 @@ func TestAStalledRuleKeepsNoOtherFromReading(t *testing.T) {
 	}
 }
 
-// testReadingBesideAStalledRule answers the watches of a rule in that way, or pauses it where there is none, once as many of
-// its types are read as are read at once. isRead reports whether a type was read to its end.
+// testReadingBesideAStalledRule answers the watches of a rule, or pauses it if answer is nil, once as many of its types are
+// read as are read at once. isRead reports whether a type was read to its end.
 func testReadingBesideAStalledRule(
-	t *testing.T, answer http.HandlerFunc, atOnce int, bodiless bool, isRead func(*store, *logs.Buffer, string) bool,
+	t *testing.T, answer func(w http.ResponseWriter, ended <-chan struct{}),
+	atOnce int, bodiless bool, isRead func(*store, *logs.Buffer, string) bool,
 ) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		names := []string{"pods"}
@@ -298,16 +299,7 @@ func testReadingBesideAStalledRule(
 					asked <- struct{}{}
 					<-begun
 				case isStalled && isClosed(begun) && !isClosed(ended) && answer != nil:
-					ctx, cancel := context.WithCancel(r.Context())
-					defer cancel()
-					go func() {
-						select {
-						case <-ended:
-							cancel()
-						case <-ctx.Done():
-						}
-					}()
-					answer(w, r.WithContext(ctx))
+					answer(w, ended)
 					return
 				case strings.HasSuffix(r.URL.Path, "/pods") && isWatch:
 					<-begun

@@ -27,7 +27,7 @@ const startWithin = 10 * time.Minute
 // reader is a user with only the rights that a test grants.
 const reader = "reader"
 
-// stranger is a user without rights, which no test may give.
+// stranger is a user without rights. No test may grant it any.
 const stranger = "stranger"
 
 // environment is a set of servers. A test that asks for one has it to itself, since tests kill servers and compact etcd.
@@ -177,7 +177,8 @@ func (e *environment) start() error {
 
 func (e *environment) startControlPlane(ctx context.Context) error {
 	if err := e.startOwnControlPlane(ctx, controlplane.Options{
-		Dir: filepath.Join(e.dir, "controlplane"), Users: []controlplane.User{{Name: reader, Token: "reader-token"}, {Name: stranger, Token: "stranger-token"}},
+		Dir:   filepath.Join(e.dir, "controlplane"),
+		Users: []controlplane.User{{Name: reader, Token: "reader-token"}, {Name: stranger, Token: "stranger-token"}},
 	}); err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ type startup struct {
 	Live       float64       `json:"liveSeconds"`    // from the start until the resource is live and its position stored
 	Delivered  float64       `json:"deliverSeconds"` // until the last object is at the broker
 	PeakRSS    int64         `json:"peakRSSBytes"`
-	Restart    float64       `json:"restartSeconds"` // from the second start until the first change since the first is delivered
+	Restart    float64       `json:"restartSeconds"` // from the second start until a change that waited is delivered
 	RestartRSS int64         `json:"restartPeakRSSBytes"`
 	Read       [2]int64      `json:"read"` // lists and streaming lists that the second start made
 	Delivery   verify.Result `json:"delivered"`
@@ -151,7 +151,9 @@ admin: {listen: %q}
 }
 
 // startUntil starts the system and returns how many seconds it took until the condition held.
-func (t *trial) startUntil(ctx context.Context, s system, at stage, holds func(context.Context) (bool, error)) (float64, error) {
+func (t *trial) startUntil(
+	ctx context.Context, s system, at stage, holds func(context.Context) (bool, error),
+) (float64, error) {
 	began := time.Now()
 	var err error
 	if t.process, err = s.start(ctx, at); err != nil {
@@ -292,6 +294,7 @@ func (m startup) print(w io.Writer) {
 	fmt.Fprintf(w, "\nstart on %d objects, %.0f MB: live after %.2f s; delivered after %.2f s; peak RSS %s MiB (bar %s)\n",
 		m.Objects, float64(m.Bytes)/1e6, m.Live, m.Delivered, mebibytes(m.PeakRSS), mebibytes(startRSSBar))
 	fmt.Fprintf(w, "a client that drops what it reads from this server, which has rendered it before, needs %.2f s; make fullsize has the ratio on a real API server\n", m.Server)
-	fmt.Fprintf(w, "restart: first new change after %.2f s (bar %s), peak RSS %s MiB, %d lists, %d streaming lists; %d records, %d lost, %d duplicates\n",
-		m.Restart, restartBar, mebibytes(m.RestartRSS), m.Read[0], m.Read[1], m.Delivery.Records, m.Delivery.Lost, m.Delivery.Duplicates)
+	fmt.Fprintf(w, "restart: first new change after %.2f s (bar %s), peak RSS %s MiB, %d lists, %d streaming lists; ",
+		m.Restart, restartBar, mebibytes(m.RestartRSS), m.Read[0], m.Read[1])
+	fmt.Fprintf(w, "%d records, %d lost, %d duplicates\n", m.Delivery.Records, m.Delivery.Lost, m.Delivery.Duplicates)
 }
