@@ -29,19 +29,26 @@ demo: build ## Start a control plane and NATS, and watch changes arrive (DEMO_FL
 
 MODULE_TESTS := $(addprefix test-module/,. $(NESTED)) test-allocations
 
+# RACE=-race runs the tests under the race detector, which takes five times the processor time.
+RACE ?=
+
 .PHONY: test
 test: vet parts ## Run every test, integration tests on real servers included
 	$(MAKE) --no-print-directory --keep-going --jobs=2 $(MODULE_TESTS)
 
+.PHONY: race
+race: ## Run every test as the pipeline does, under the race detector
+	$(MAKE) --no-print-directory test RACE=-race
+
 # Two modules at a time: their tests mostly wait for servers.
 .PHONY: $(MODULE_TESTS)
 $(filter-out test-module/test/e2e test-allocations,$(MODULE_TESTS)): test-module/%:
-	go test -C $* -race -shuffle=on -timeout 60m ./...
+	go test -C $* $(RACE) -shuffle=on -timeout 60m ./...
 
 # End-to-end tests run the exporter as it is released, as a process of its own. The race detector would watch only the clients
 # in the tests, for most of their processor time. `make e2e-race` has it in both.
 test-module/test/e2e:
-	go test -C test/e2e -race -shuffle=on ./internal/...
+	go test -C test/e2e $(RACE) -shuffle=on ./internal/...
 	cd test/e2e && go test -shuffle=on -timeout 60m $$(go list ./... | grep -v /internal/)
 
 # They are counted without the race detector.
