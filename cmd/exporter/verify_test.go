@@ -22,7 +22,6 @@ sinks:
   - {name: plain, kafka: {brokers: ["127.0.0.1:1"], topic: "plain.{resource}"}}
   - {name: hook, format: cloudevents, webhook: {url: "https://127.0.0.1:1/"}}
   - {name: bucket, nats: {url: "nats://127.0.0.1:1", mode: kv, bucket: b, subject: "{group}.{resource}.{namespace}.{name}"}}
-  - {name: fleeting, nats: {url: "nats://127.0.0.1:1", mode: core, subject: "{group}.{resource}.{namespace}.{name}"}}
 journal: {dir: `+t.TempDir()+`}
 `), 0o600); err != nil {
 		t.Fatal(err)
@@ -34,9 +33,8 @@ journal: {dir: `+t.TempDir()+`}
 	}{
 		{nil, exit.Usage, "--sink is missing: expected one of topic, plain, bucket"},
 		{[]string{"--sink", "none"}, exit.Usage, `no sink "none" is configured`},
-		{[]string{"--sink", "hook"}, exit.Usage, "only Kafka and NATS JetStream can be read back"},
+		{[]string{"--sink", "hook"}, exit.Usage, "only Kafka and NATS can be read back"},
 		{[]string{"--sink", "bucket"}, exit.Environment, "the sink bucket has no watermarks"},
-		{[]string{"--sink", "fleeting"}, exit.Usage, "mode core keeps no messages"},
 		{[]string{"--sink", "plain"}, exit.Environment, "set `watermarks: 10s` in it"},
 		{[]string{"--sink", "topic", "--bodies", "--stream-only"}, exit.Usage, "give one of them"},
 		{[]string{"--sink", "topic", "--repair", "--stream-only"}, exit.Usage, "give one of them"},

@@ -67,11 +67,7 @@ func newNATSSink(s config.Sink, f format.Format, log *slog.Logger) (*configuredS
 	if err != nil {
 		return nil, err
 	}
-	kind := "nats"
-	if s.NATS.KeepsNothing() {
-		kind = "nats core, which keeps nothing"
-	}
-	return &configuredSink{sink: sink, name: s.Name, kind: kind, layout: "nats " + strconv.Quote(s.NATS.StreamName())}, nil
+	return &configuredSink{sink: sink, name: s.Name, kind: "nats", layout: "nats " + strconv.Quote(s.NATS.StreamName())}, nil
 }
 
 // sinkConfigByName returns the configuration of a sink. The error has the code of wrong usage.

@@ -143,12 +143,12 @@ func chooseVerifiedSink(cfg *config.Config, name string) (config.Sink, error) {
 	var names []string
 	for _, s := range cfg.Sinks {
 		if s.Name == name {
-			if why := whyNotReadable(s); why != "" {
-				return s, fmt.Errorf("the sink %s cannot be verified: %s", name, why)
+			if s.Kafka == nil && s.NATS == nil {
+				return s, fmt.Errorf("the sink %s cannot be verified: only Kafka and NATS can be read back; add a sink of one of them", name)
 			}
 			return s, nil
 		}
-		if whyNotReadable(s) == "" {
+		if s.Kafka != nil || s.NATS != nil {
 			found, names = append(found, s), append(names, s.Name)
 		}
 	}
@@ -156,24 +156,11 @@ func chooseVerifiedSink(cfg *config.Config, name string) (config.Sink, error) {
 	case name != "":
 		return config.Sink{}, fmt.Errorf("no sink %q is configured", name)
 	case len(found) == 0:
-		return config.Sink{}, errors.New("no sink can be verified: expected one with kafka, or with nats in mode jetstream or kv")
+		return config.Sink{}, errors.New("no sink can be verified: expected one with kafka, or with nats")
 	case len(found) > 1:
 		return config.Sink{}, fmt.Errorf("--sink is missing: expected one of %s", strings.Join(names, ", "))
 	}
 	return found[0], nil
-}
-
-// whyNotReadable returns why records of a sink cannot be read back; "" if they can.
-func whyNotReadable(s config.Sink) string {
-	switch {
-	case s.Kafka != nil:
-		return ""
-	case s.NATS == nil:
-		return "only Kafka and NATS JetStream can be read back; add a sink of one of them"
-	case s.NATS.KeepsNothing():
-		return "nats.mode core keeps no messages; use a stream or a bucket"
-	}
-	return ""
 }
 
 func openStoredReader(s config.Sink) (sinks.StoredReader, error) {

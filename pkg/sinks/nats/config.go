@@ -19,8 +19,8 @@ import (
 type Config struct {
 	// URL lists the servers, separated by commas: nats://host:4222, tls://, ws://, wss://. Required.
 	URL string `mapstructure:"url"`
-	// Mode is jetstream (the default: a stream keeps every change and acknowledges it), kv (a key-value bucket keeps the
-	// current state, one key per object) or core (nothing is kept: a message without a subscriber is lost).
+	// Mode is jetstream (the default: a stream keeps every change and acknowledges it) or kv (a key-value bucket keeps the
+	// current state, one key per object).
 	Mode string `mapstructure:"mode"`
 	// Stream is the JetStream stream that keeps the changes. Required in mode jetstream.
 	Stream string `mapstructure:"stream"`
@@ -116,7 +116,6 @@ const (
 // Modes of delivery, see [Config.Mode].
 const (
 	modeJetStream = "jetstream"
-	modeCore      = "core"
 	modeKV        = "kv"
 )
 
@@ -145,7 +144,7 @@ func (c *Config) SetDefaults() {
 	c.Create.Duplicates = cmp.Or(c.Create.Duplicates, duplicates)
 }
 
-// StreamName returns the stream that keeps the changes: that of the bucket in mode kv, "" in mode core.
+// StreamName returns the stream that keeps the changes: that of the bucket in mode kv.
 func (c Config) StreamName() string {
 	if c.Mode == modeKV {
 		return bucketStream + c.Bucket
@@ -163,9 +162,6 @@ func (c Config) SubjectTemplate() string {
 
 // KeepsRows reports whether NATS keeps one value per key, the state of an object: mode kv.
 func (c Config) KeepsRows() bool { return c.Mode == modeKV }
-
-// KeepsNothing reports whether NATS keeps no message: mode core.
-func (c Config) KeepsNothing() bool { return c.Mode == modeCore }
 
 // serverHosts returns the addresses in the URL without credentials, for messages.
 func (c Config) serverHosts() string {

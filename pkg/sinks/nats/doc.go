@@ -1,4 +1,4 @@
-// Package nats delivers changes to a NATS JetStream stream, a key-value bucket, or core NATS. DESIGN.md describes its parts.
+// Package nats delivers changes to a NATS JetStream stream or a key-value bucket. DESIGN.md describes its parts.
 //
 // # Order and duplicates
 //
@@ -12,8 +12,6 @@
 //
 // In mode kv the stream is the one behind a key-value bucket, and a deleted object becomes the purge marker of its key. Each
 // watermark replaces the one before it, under a key that no object can have; other control records are left out.
-//
-// In mode core there is no stream: a batch counts when the server has read it, with or without a subscriber.
 //
 // # Failover
 //

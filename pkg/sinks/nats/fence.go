@@ -133,9 +133,6 @@ func (f *fence) claimTerm(ctx context.Context, l *connection.Link, claim sinks.C
 	for _, lane := range lanes {
 		next.recordedLanes[lane] = true
 	}
-	if f.cfg.Mode == modeCore {
-		return next, nil
-	}
 	return next, f.fenceStream(ctx, l, next)
 }
 
@@ -325,8 +322,6 @@ func (f *fence) checkFence(ctx context.Context, l *connection.Link, t *term, lan
 	switch {
 	case deposed != nil:
 		return deposed
-	case f.cfg.Mode == modeCore:
-		return nil
 	case f.usesBatches(lane):
 		f.warnings.setWarning(topicFence, "")
 		return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/test/parts/logs"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
@@ -24,10 +22,6 @@ import (
 func bucketConfig(url string) Config {
 	return Config{URL: url, Mode: modeKV, Bucket: "objects", Subject: "{group}.{resource}.{namespace}.{name}", AckTimeout: testTimeout,
 		Create: Create{Enabled: true}}
-}
-
-func coreConfig(url string) Config {
-	return Config{URL: url, Mode: modeCore, Subject: testSubject, AckTimeout: testTimeout}
 }
 
 // A bucket does not keep earlier values of its keys, so the suite reads the messages that the bucket republishes as it
@@ -231,75 +225,6 @@ func (s *subscriber) delivered(t testing.TB) []sinktest.Delivered {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.received)
-}
-
-func TestCoreKeepsTheContractForSubscribers(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, "")
-	listener := newSubscriber(t, server, "k8s.>")
-	h := newHarness(server, server.URL())
-	h.New = func(t testing.TB) sinks.Sink {
-		cfg := coreConfig(server.URL())
-		cfg.Routed = testRoutes
-		return struct{ sinks.Router }{newSink(t, cfg, discardLog)} // without a stream there is nothing to restore
-	}
-	addRoutes(&h)
-	h.Read = listener.delivered
-	h.ExactRetry, h.ExactReplay, h.ExactRestart = false, false, false
-	sinktest.Run(t, h)
-}
-
-func TestCoreWarnsThatItKeepsNothing(t *testing.T) {
-	server := startServer(t, "")
-	var lines logs.Buffer
-	s := openSink(t, coreConfig(server.URL()), lines.Logger())
-	if err := s.Ping(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(lines.String(), "messages without a subscriber are lost") {
-		t.Errorf("the log is\n%s", lines.String())
-	}
-}
-
-func TestCoreNamesAForbiddenSubjectAndDeliversOthers(t *testing.T) {
-	server := startServer(t, testUsers)
-	s := openSink(t, asUser(coreConfig(server.URL()), "nopods"), discardLog)
-	for range 3 {
-		mustBeDenied(t, s, newPod("web", 1))
-	}
-	node := newPod("n1", 1)
-	node.Resource.Resource = "nodes"
-	if n, err := publishChanges(t, s, node); n != 1 || err != nil {
-		t.Errorf("a subject that is allowed: %d, %v", n, err)
-	}
-}
-
-func TestCoreRejectsWhatIsTooLargeAlone(t *testing.T) {
-	server := startServer(t, "max_payload: 2000\n")
-	s := openSink(t, coreConfig(server.URL()), discardLog)
-	large := newPod("web", 2)
-	large.After = fmt.Appendf(nil, "%q", strings.Repeat("x", 3000))
-	n, err := publishChanges(t, s, newPod("web", 1), large, newPod("web", 3))
-	var rejected *sinks.RejectedError
-	if n != 1 || !errors.As(err, &rejected) || !rejected.TooLarge {
-		t.Errorf("got %d, %v; want 1 and a RejectedError", n, err)
-	}
-}
-
-func TestCoreWaitsWhileThereIsNoServer(t *testing.T) {
-	server := startServer(t, "")
-	cfg := coreConfig(server.URL())
-	cfg.AckTimeout = time.Second
-	s := openSink(t, cfg, discardLog)
-	waitAccepted(t, s, newPod("web", 1))
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	waitUnreachable(t, s, newPod("web", 2))
-	if err := server.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	waitAccepted(t, s, newPod("web", 2))
 }
 
 // waitAccepted publishes a change until it is accepted.

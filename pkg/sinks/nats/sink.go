@@ -19,7 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/state"
 )
 
-// Sink delivers to one stream, one bucket, or the subjects of core NATS. It chooses how a Publish is sent and delegates the
+// Sink delivers to one stream or one bucket. It chooses how a Publish is sent and delegates the
 // rest to parts with state and locks of their own; DESIGN.md describes them. It is safe for concurrent use as far as
 // [sinks.Sink] requires.
 type Sink struct {
@@ -37,8 +37,7 @@ type Sink struct {
 	repair    *bucketRepair
 	fence     *fence
 
-	omitted     atomic.Uint64 // control records that a bucket cannot hold
-	coreWarning sync.Once     // mode core was logged
+	omitted atomic.Uint64 // control records that a bucket cannot hold
 }
 
 var _ interface {
@@ -83,7 +82,6 @@ func buildSink(cfg Config, f format.Format, subject *sinks.Template, routed []st
 	pattern := subjectPattern(subject)
 	w := &warnings{log: log.With("stream", cfg.Stream), topics: map[string]*condition.Condition{}}
 	features := &streamFeatures{stream: cfg.Stream, warnings: w}
-	features.verified.Store(cfg.Mode == modeCore) // core NATS has no stream to look up
 	e := &encoder{cfg: cfg, format: f, subject: subject, features: features,
 		buffers: sync.Pool{New: func() any { return new([]byte) }}}
 	end := &streamEnd{epoch: randomName()}
@@ -140,12 +138,6 @@ func (s *Sink) ApplyRepartition(r sinks.Repartition) { s.lanes.applyRepartition(
 // Ping implements [sinks.Pinger]. It waits for a connection no longer than ackTimeout, and looks the stream up, or creates
 // it, if that was not done yet.
 func (s *Sink) Ping(ctx context.Context) error {
-	s.coreWarning.Do(func() {
-		if s.cfg.Mode == modeCore {
-			s.log.Warn("NATS in mode core keeps nothing: messages without a subscriber are lost, and count as delivered; use mode " +
-				"jetstream to keep them")
-		}
-	})
 	_, err := s.verifiedLink(ctx)
 	return err
 }
@@ -208,8 +200,6 @@ func (s *Sink) handlePublishError(lane sinks.Lane, err error) {
 func (s *Sink) publishByMode(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (n int,
 	err error) {
 	switch {
-	case s.cfg.Mode == modeCore:
-		return publishCore(ctx, l, s.encoder, batch)
 	case batch[0].Change.DeadLetter != nil:
 		return s.ids.publish(ctx, l, lane, batch)
 	case s.fence.usesBatches(lane) && (s.cfg.Exact || !s.ids.progress.mayHaveSent(batch[0].Offset)):
@@ -297,7 +287,7 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 	map[sinks.Lane]error, error,
 ) {
 	t := s.fence.current.Load()
-	if t == nil || s.cfg.Mode == modeCore {
+	if t == nil {
 		return nil, nil
 	}
 	tails, first := planTails(lanes, t.endSequence)

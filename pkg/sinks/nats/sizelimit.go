@@ -11,9 +11,6 @@ const headerReserve = 1 << 10
 
 // SizeLimit implements [sinks.SizeAnnouncer] with max_msg_size of the stream and max_payload of the server.
 func (s *Sink) SizeLimit(ctx context.Context, _ sinks.Lane) (fits func(sinks.Message) bool, err error) {
-	if s.cfg.Mode == modeCore {
-		return nil, nil
-	}
 	l, err := s.connector.connectedLink(ctx)
 	if err != nil {
 		return nil, err

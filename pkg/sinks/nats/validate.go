@@ -229,7 +229,10 @@ func checkOneOf(v string, allowed ...string) error {
 
 // validateMode checks the settings that the mode requires and those that have no effect in it.
 func (c Config) validateMode() error {
-	if err := checkOneOf(c.Mode, modeJetStream, modeCore, modeKV); err != nil {
+	if c.Mode == "core" {
+		return atPath("mode", errors.New(`"core" is no mode any more, since it kept nothing; name a stream, or a bucket with mode kv`))
+	}
+	if err := checkOneOf(c.Mode, modeJetStream, modeKV); err != nil {
 		return atPath("mode", err)
 	}
 	var errs []error
@@ -245,11 +248,6 @@ func (c Config) validateMode() error {
 	case modeJetStream:
 		errs = append(errs, atPath("stream", validateStream(c.Stream)))
 		unused("bucket", c.Bucket != "", "it is for mode kv")
-	case modeCore:
-		unused("stream", c.Stream != "", "core NATS keeps nothing")
-		unused("bucket", c.Bucket != "", "core NATS keeps nothing")
-		unused("exact", c.Exact, "core NATS keeps nothing")
-		unused("create.enabled", c.Create.Enabled, "core NATS keeps nothing")
 	case modeKV:
 		errs = append(errs, atPath("bucket", validateBucket(c.Bucket)))
 		unused("stream", c.Stream != "", "the bucket has its own")

@@ -246,7 +246,7 @@ func (v *streamVerifier) unusableReason(config jetstream.StreamConfig) (reason, 
 			"set nats.stream to that one, or to another"
 	case config.NoAck:
 		return fmt.Sprintf("stream %q does not acknowledge (no_ack), so nothing can be delivered safely", v.cfg.Stream),
-			"create the stream without no_ack, or set nats.mode to core"
+			"create the stream without no_ack"
 	case config.Sealed:
 		return fmt.Sprintf("stream %q is sealed", v.cfg.Stream), "name another in nats.stream"
 	case v.cfg.Mode == modeKV && !config.AllowRollup:

@@ -185,9 +185,6 @@ func (l *Link) SubscribeGroup(ctx context.Context, subject, group string) (*nats
 	return s, nil
 }
 
-// LastError returns the last asynchronous error of the connection.
-func (l *Link) LastError() error { return l.nc.LastError() }
-
 // Timeout returns how long to wait for an answer.
 func (l *Link) Timeout() time.Duration { return l.opts.Timeout }
 
