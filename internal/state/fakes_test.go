@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -99,6 +100,8 @@ func (s *memoryStore) Write(_ context.Context, entries []sinks.StateEntry) error
 }
 
 func (s *memoryStore) AtomicBytes() int { return s.atomicBytes }
+
+func (s *memoryStore) Condition() condition.Status { return condition.Status{} }
 
 func (s *memoryStore) Close(context.Context) error { return nil }
 

@@ -89,11 +89,7 @@ func (w *Writer) Status() condition.Status { return w.condition.Status() }
 
 // Conditions returns Status, and what the store knows of its topic or stream beside that. It never waits.
 func (w *Writer) Conditions() []condition.Status {
-	all := []condition.Status{w.Status()}
-	if store, ok := w.mirror.store.(interface{ Condition() condition.Status }); ok {
-		all = append(all, store.Condition())
-	}
-	return all
+	return []condition.Status{w.Status(), w.mirror.store.Condition()}
 }
 
 // problemOf returns the problem that an error of the store stands for.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
@@ -140,6 +141,9 @@ type StateStore interface {
 	// AtomicBytes any number from the first on. After a *DeposedError the process becomes a standby; after a *StateLostError
 	// it writes everything again. The caller bounds one call to about a megabyte.
 	Write(ctx context.Context, entries []StateEntry) error
+
+	// Condition returns whether the topic or stream, as its owner last saw it, may lose entries. It is safe for concurrent use.
+	Condition() condition.Status
 
 	// Close releases what the store holds apart from the sink.
 	Close(ctx context.Context) error

@@ -244,7 +244,7 @@ func TestEditedStateTopicIsReportedByItsOwner(t *testing.T) {
 	owner := newStateClient(t, b.Brokers())
 	owner.claim()
 	owner.read()
-	reported := func() condition.Status { return owner.store.(interface{ Condition() condition.Status }).Condition() }
+	reported := func() condition.Status { return owner.store.Condition() }
 	for _, step := range []struct {
 		policy string
 		code   condition.Code

@@ -406,7 +406,14 @@ func mustBeDenied(t *testing.T, s *Sink, c *event.Change) {
 func TestWithoutTheRightToLookTheStreamUpDeliveryGoesOn(t *testing.T) {
 	server := startServer(t, testUsers)
 	createStream(t, connectClient(t, server.URL(), nats.UserInfo("all", "secret-all")), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}})
-	mustPublish(t, openSink(t, asUser(testConfig(server.URL()), "nolookup"), discardLog), newPod("web", 1))
+	var lines logs.Buffer
+	s := openSink(t, asUser(testConfig(server.URL()), "nolookup"), lines.Logger())
+	mustPublish(t, s, newPod("web", 1))
+	passLookInterval(s)
+	mustPublish(t, s, newPod("web", 2))
+	if n := strings.Count(lines.String(), "does not allow this user to look up the stream"); n != 1 {
+		t.Errorf("reported %d times", n)
+	}
 }
 
 func TestAForbiddenInboxIsNamedAndAnotherHelps(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -476,6 +477,36 @@ func TestAStreamUnfitForAStateIsAnErrorWithARemedy(t *testing.T) {
 	fresh := openReplica(t, cfg)
 	fresh.readAll()
 	fresh.mustEqual(owner)
+}
+
+// TestAStreamThatIsEditedToDropTheStateIsReportedByItsOwner while it writes, and not only by the next failover.
+func TestAStreamThatIsEditedToDropTheStateIsReportedByItsOwner(t *testing.T) {
+	server := startServer(t, "")
+	js, cfg := connectClient(t, server.URL()), testConfig(server.URL())
+	one, two := openReplica(t, cfg), openReplica(t, cfg)
+	one.mustClaim("one")
+	before := streamSettings(t, js, "STATE")
+	edited := before
+	edited.MaxAge = time.Hour
+	update := func(settings jetstream.StreamConfig) {
+		if _, err := js.UpdateStream(t.Context(), settings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(edited)
+	one.mustSet("a", "1")
+	if got := one.store.Condition(); got.Code != condition.StateMayLose || !strings.Contains(got.Cause, "max_age") {
+		t.Errorf("its owner reports %+v", got)
+	}
+	update(before)
+	two.mustClaim("two")
+	two.mustSet("b", "1")
+	mustBeDeposedBy(t, one.setEntries("a", "2"), "two")
+	for _, r := range []*replica{one, two} {
+		if got := r.store.Condition(); !got.OK() {
+			t.Errorf("a stream that keeps everything is reported: %+v", got)
+		}
+	}
 }
 
 func TestMissingRightsOfAStateAreNamed(t *testing.T) {

@@ -22,8 +22,12 @@ import (
 const (
 	smallStreamBytes    = 64 << 20
 	smallStreamMessages = 10_000
-	shortRetention      = time.Hour
-	shortMaxAge         = 5 * time.Minute
+	shortRetention      = time.Hour // a consumer that is away for so long misses changes
+)
+
+const (
+	lookInterval    = time.Minute // between two looks at a stream in use, which may be edited at any time
+	maxLookDuration = time.Second // a stream that is silent for so long is looked at in the next minute
 )
 
 // minSafeDuplicates is a duplicate window that outlasts a reconnect and a back-off before a message is sent again.
@@ -79,6 +83,7 @@ type streamVerifier struct {
 	features       *streamFeatures
 	warnings       *warnings
 	fenced         atomic.Bool   // Fence was called: a new stream gets the subject of the fence
+	lastLook       atomic.Pointer[time.Time]
 	lock           chan struct{} // capacity 1; held during a look-up, so that the other callers wait for its result
 
 	// afterCheck runs when an existing stream was found and suits. Its error makes the look-up fail.
@@ -86,10 +91,10 @@ type streamVerifier struct {
 }
 
 // ensureVerified returns nil when the stream exists and takes the subjects of the sink. One caller looks it up, within
-// ackTimeout; the others wait for the result.
+// ackTimeout; the others wait for the result. A stream in use is looked at again every minute.
 func (v *streamVerifier) ensureVerified(ctx context.Context, l *connection.Link) error {
 	if v.features.verified.Load() {
-		return nil
+		return v.lookAgain(ctx, v.cfg.streamClient(l))
 	}
 	bounded, cancel := context.WithTimeout(ctx, v.cfg.AckTimeout)
 	defer cancel()
@@ -110,8 +115,32 @@ func (v *streamVerifier) verifyOnce(ctx context.Context, l *connection.Link) err
 	if v.features.verified.Load() {
 		return nil
 	}
+	now := time.Now()
+	v.lastLook.Store(&now)
 	err := v.lookUpStream(ctx, v.cfg.streamClient(l))
 	v.features.verified.Store(err == nil)
+	return err
+}
+
+// lookAgain checks the settings of a stream in use, every minute. How changes are sent does not change here, because a
+// Publish may be running. No answer, or none to this user, is no fault: whether the stream can be used shows at a Publish.
+func (v *streamVerifier) lookAgain(ctx context.Context, c stream.Client) error {
+	now, last := time.Now(), v.lastLook.Load()
+	if now.Sub(*last) < lookInterval || !v.lastLook.CompareAndSwap(last, &now) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(maxLookDuration, v.cfg.AckTimeout))
+	defer cancel()
+	found, err := c.Info(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	if found != nil {
+		err = v.checkExisting(found)
+	}
+	if found == nil || err != nil || found.Config.AllowBatchPublish && !v.features.allowsBatches.Load() {
+		v.features.invalidate()
+	}
 	return err
 }
 
@@ -129,8 +158,7 @@ func (v *streamVerifier) lookUpStream(ctx context.Context, c stream.Client) erro
 		return v.createMissing(ctx, c)
 	}
 	v.features.recordConfig(found.Config)
-	v.warnings.setWarning(topicRetention, lossWarning(found))
-	if err := v.checkExisting(found.Config); err != nil {
+	if err := v.checkExisting(found); err != nil {
 		return err
 	}
 	return v.afterCheck(ctx, c.Link)
@@ -204,7 +232,9 @@ func addSubject(subjects []string, added string) []string {
 
 // checkExisting checks an existing stream: settings that make delivery impossible are an error, those that weaken it raise a
 // warning.
-func (v *streamVerifier) checkExisting(config jetstream.StreamConfig) error {
+func (v *streamVerifier) checkExisting(found *stream.Info) error {
+	config := found.Config
+	v.warnings.setWarning(topicRetention, lossWarning(v.cfg, found))
 	if reason, remedy := v.unusableReason(config); reason != "" {
 		return &sinks.UnavailableError{Code: condition.SinkMisconfigured, Reason: reason, Remedy: remedy}
 	}
@@ -278,29 +308,32 @@ func (v *streamVerifier) perSubjectLimitWarning(config jetstream.StreamConfig) s
 	return ""
 }
 
-// lossWarning returns how a stream may lose acknowledged messages by its settings; "" if it does not.
-func lossWarning(found *stream.Info) string {
-	c, st := found.Config, found.State
-	full := c.MaxBytes > 0 && st.Bytes >= c.MaxBytes/10*9 || c.MaxMsgs > 0 && st.Messages >= c.MaxMsgs/10*9
-	small := c.MaxBytes > 0 && c.MaxBytes < smallStreamBytes || c.MaxMsgs > 0 && c.MaxMsgs < smallStreamMessages
+// lossWarning returns how the stream may lose acknowledged messages by its settings; "" if it does not. It may drop what
+// consumers had an hour to read, or what create.maxAge names; a bucket may drop no current value.
+func lossWarning(c Config, found *stream.Info) string {
+	s, st := found.Config, found.State
+	limited := s.MaxBytes > 0 || s.MaxMsgs > 0
+	full := s.MaxBytes > 0 && st.Bytes >= s.MaxBytes/10*9 || s.MaxMsgs > 0 && st.Messages >= s.MaxMsgs/10*9
+	small := s.MaxBytes > 0 && s.MaxBytes < smallStreamBytes || s.MaxMsgs > 0 && s.MaxMsgs < smallStreamMessages
 	switch {
-	case c.Retention == jetstream.InterestPolicy:
+	case s.Retention == jetstream.InterestPolicy:
 		return fmt.Sprintf("stream %q keeps only messages that a consumer waits for (retention: interest): without a consumer a "+
-			"change is acknowledged and lost; use retention: limits", c.Name)
-	case c.Retention == jetstream.WorkQueuePolicy:
+			"change is acknowledged and lost; use retention: limits", s.Name)
+	case s.Retention == jetstream.WorkQueuePolicy:
 		return fmt.Sprintf("stream %q drops a message once one consumer has it (retention: workqueue): other consumers miss it; "+
-			"use retention: limits", c.Name)
-	case c.Discard == jetstream.DiscardOld && full && time.Since(st.FirstTime) < shortRetention:
-		return fmt.Sprintf("stream %q is full, and drops changes that are %v old for new ones (discard: old); raise its limits, "+
-			"or use discard: new",
-			c.Name, time.Since(st.FirstTime).Round(time.Second))
-	case c.Discard == jetstream.DiscardOld && small:
+			"use retention: limits", s.Name)
+	case c.Mode == modeKV && (s.MaxAge > 0 || s.Discard == jetstream.DiscardOld && limited):
+		return fmt.Sprintf("stream %q drops old values, by max_age, or by max_bytes or max_msgs with discard: old: objects that do "+
+			"not change disappear from the bucket; remove the limits, or use discard: new", s.Name)
+	case s.Discard == jetstream.DiscardOld && full && time.Since(st.FirstTime) < shortRetention:
+		return fmt.Sprintf("stream %q is full, and drops changes that are not an hour old for new ones (discard: old); raise its "+
+			"limits, or use discard: new", s.Name)
+	case s.Discard == jetstream.DiscardOld && small:
 		return fmt.Sprintf("stream %q is small, max_bytes %d and max_msgs %d, and drops the oldest changes for new ones "+
-			"(discard: old); raise its limits, or use discard: new",
-			c.Name, c.MaxBytes, c.MaxMsgs)
-	case c.MaxAge > 0 && c.MaxAge < shortMaxAge:
+			"(discard: old); raise its limits, or use discard: new", s.Name, s.MaxBytes, s.MaxMsgs)
+	case s.MaxAge > 0 && s.MaxAge < shortRetention && s.MaxAge != c.Create.MaxAge:
 		return fmt.Sprintf("stream %q drops changes after %v (max_age): a consumer that is away for longer misses them; raise it",
-			c.Name, c.MaxAge)
+			s.Name, s.MaxAge)
 	}
 	return ""
 }

@@ -276,7 +276,7 @@ func policyProblem(settings map[string]string) string {
 	return fmt.Sprintf("it has cleanup.policy=%s, which deletes entries: set it to compact", policy)
 }
 
-// Condition returns whether the topic, as it was last seen by its owner, may lose entries. It is safe for concurrent use.
+// Condition implements [sinks.StateStore].
 func (s *Store) Condition() condition.Status { return s.mayLose.Status() }
 
 // checkPolicy looks at the settings of the topic. If they cannot be read, what was known counts.

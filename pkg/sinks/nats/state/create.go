@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -23,7 +24,7 @@ func (s *Store) ensureStream(ctx context.Context, c stream.Client) error {
 	if found == nil {
 		return s.createStream(ctx, c)
 	}
-	why := ""
+	why := lossReason(found.Config)
 	switch config := found.Config; {
 	case !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, s.Name+".>") }):
 		why = fmt.Sprintf("does not take the subjects %q; name another in state.name, or add them", s.Name+".>")
@@ -31,15 +32,39 @@ func (s *Store) ensureStream(ctx context.Context, c stream.Client) error {
 		why = fmt.Sprintf("does not allow roll-ups, which remove older segments: nats stream edit %s --allow-rollup", s.Name)
 	case config.NoAck, config.Sealed:
 		why = "does not acknowledge, or is sealed"
-	case config.Retention != jetstream.LimitsPolicy, config.MaxAge > 0, config.MaxMsgsPerSubject > 0,
-		config.Discard == jetstream.DiscardOld && (config.MaxBytes > 0 || config.MaxMsgs > 0):
-		why = "drops messages by age, number, size or interest, and a state must be complete: use retention limits without " +
-			"max_age and max_msgs_per_subject, and discard new with a limit of size"
 	}
 	if why == "" {
 		return nil
 	}
 	return &sinks.UnavailableError{Code: condition.SinkMisconfigured, Reason: fmt.Sprintf("stream %q cannot keep the state: it %s", s.Name, why)}
+}
+
+// lossReason returns how a stream with these settings drops what the state needs; "" if it does not.
+func lossReason(config jetstream.StreamConfig) string {
+	if config.Retention == jetstream.LimitsPolicy && config.MaxAge <= 0 && config.MaxMsgsPerSubject <= 0 &&
+		(config.Discard == jetstream.DiscardNew || config.MaxBytes <= 0 && config.MaxMsgs <= 0) {
+		return ""
+	}
+	return "drops messages by age, number, size or interest, and a state must be complete: use retention limits without " +
+		"max_age and max_msgs_per_subject, and discard new with a limit of size"
+}
+
+// lookAgain reads the settings of a stream in use, every minute: they may be edited. Without an answer, what was known
+// counts.
+func (s *Store) lookAgain(ctx context.Context, c stream.Client) {
+	if time.Since(s.lookedAt) < lookInterval {
+		return
+	}
+	s.lookedAt = time.Now()
+	found, err := c.Info(ctx)
+	if err != nil || found == nil {
+		return
+	}
+	p := condition.Problem{}
+	if why := lossReason(found.Config); why != "" {
+		p = condition.Problem{Code: condition.StateMayLose, Cause: fmt.Sprintf("stream %q %s", s.Name, why)}
+	}
+	s.mayLose.Update(p)
 }
 
 // createStream creates the stream with as many replicas as the stream of the changes, or one if the cluster is too small.

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
@@ -23,6 +25,8 @@ const (
 	// minPartCost is the minimum, in bytes, that the rewrite of a part counts, so that small states are not rewritten all the
 	// time.
 	minPartCost = 256
+	// lookInterval is the time between two looks at the settings of the stream.
+	lookInterval = time.Minute
 )
 
 // Options configure a store.
@@ -39,7 +43,9 @@ type Options struct {
 }
 
 // Open returns a store. It contacts nothing.
-func Open(o Options) *Store { return &Store{Options: o} }
+func Open(o Options) *Store {
+	return &Store{Options: o, mayLose: condition.New(o.Log, "replica", condition.Problem{})}
+}
 
 // Store keeps a state in a stream of its own: a log of segments, of which the older ones are removed after all keys were
 // rewritten. One goroutine uses it.
@@ -54,7 +60,9 @@ func Open(o Options) *Store { return &Store{Options: o} }
 type Store struct {
 	Options
 
-	reader segmentReader
+	reader   segmentReader
+	mayLose  *condition.Condition // safe for concurrent use
+	lookedAt time.Time            // when the settings of the stream were last read
 
 	claim          sinks.Claim
 	owner          stream.Owner // of this process; zero before Claim
@@ -88,8 +96,14 @@ func (s *Store) streamClient(ctx context.Context) (stream.Client, error) {
 	return stream.Client{Link: l, Name: s.Name}, err
 }
 
-// Close implements [sinks.StateStore]. It releases nothing, because the connection belongs to the sink.
-func (s *Store) Close(context.Context) error { return nil }
+// Condition implements [sinks.StateStore].
+func (s *Store) Condition() condition.Status { return s.mayLose.Status() }
+
+// Close implements [sinks.StateStore]. It releases no connection, because that belongs to the sink.
+func (s *Store) Close(context.Context) error {
+	s.mayLose.Close()
+	return nil
+}
 
 // Read implements [sinks.StateStore].
 func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (reset bool, err error) {
@@ -121,6 +135,7 @@ func (s *Store) Claim(ctx context.Context, claim sinks.Claim) error {
 		return err
 	}
 	s.claim, s.owner, s.lossReason = claim, stream.Owner{}, ""
+	s.mayLose.Clear()
 	s.segmentLimit = min(maxSegment, int(c.Link.Conn().MaxPayload())-segmentMargin)
 	return s.claimStream(ctx, c, stream.Owner{})
 }
@@ -157,6 +172,14 @@ func (s *Store) newestSegment(ctx context.Context, c stream.Client) (log int, ne
 
 // Write implements [sinks.StateStore].
 func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
+	err := s.writeEntries(ctx, entries)
+	if errors.As(err, new(*sinks.DeposedError)) {
+		s.mayLose.Clear() // the next owner looks
+	}
+	return err
+}
+
+func (s *Store) writeEntries(ctx context.Context, entries []sinks.StateEntry) error {
 	if s.owner.Sequence == 0 {
 		return fmt.Errorf("the state %q is not claimed", s.Name)
 	}
@@ -167,6 +190,7 @@ func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
 	if s.lossReason != "" {
 		return s.recoverLost(ctx, c, s.lossReason)
 	}
+	s.lookAgain(ctx, c)
 	w := segmentWriter{store: s, ctx: ctx, client: c}
 	if s.round.complete {
 		s.round.nextPart = 0
