@@ -34,9 +34,6 @@ type Config struct {
 	// Create configures the creation of a missing stream or bucket. An existing stream is never changed.
 	Create Create `mapstructure:"create"`
 
-	// Exact delivers nothing if a change could be stored twice after an outage, because the stream takes no batches
-	// (allow_batched, nats-server 2.14) or has other writers. Default false.
-	Exact bool `mapstructure:"exact"`
 	// Headers repeats members of the payload in headers, Kubecdc-Id, Kubecdc-Type and others, for consumers that do not parse
 	// the payload. Default false.
 	Headers bool `mapstructure:"headers"`

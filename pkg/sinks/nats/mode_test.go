@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -157,11 +158,9 @@ func TestAMarkerExpiresWhereTheBucketTakesThat(t *testing.T) {
 	}
 }
 
-func TestABucketCanBeExact(t *testing.T) {
+func TestABucketWithAnotherWriterHoldsTheNewestValueAndReportsThatWriter(t *testing.T) {
 	server := startServer(t, "")
-	cfg := bucketConfig(server.URL())
-	cfg.Exact = true
-	s := openSink(t, cfg, discardLog)
+	s := openSink(t, bucketConfig(server.URL()), discardLog)
 	gone := newPod("web", 2)
 	gone.Type = event.Deleted
 	mustPublish(t, s, newPod("web", 1), gone, newPod("web", 3))
@@ -172,7 +171,15 @@ func TestABucketCanBeExact(t *testing.T) {
 	if _, err := kv.Put(t.Context(), "core.pods.shop.web", []byte("mine")); err != nil {
 		t.Fatal(err)
 	}
-	mustBeUnavailable(t, s, newPod("web", 4), `nats.exact cannot be kept`, `another writer publishes to stream "KV_objects", for example to "$KV.objects.core.pods.shop.web"`)
+	mustPublish(t, s, newPod("web", 4))
+	entry, err := kv.Get(t.Context(), "core.pods.shop.web")
+	if err != nil || string(entry.Value()) != string(format.JSON.AppendValue(nil, newPod("web", 4))) {
+		t.Errorf("the bucket holds %v, %v", entry, err)
+	}
+	want := `another writer publishes to stream "KV_objects", for example to "$KV.objects.core.pods.shop.web"`
+	if all := strings.Join(warningsOf(s), "\n"); !strings.Contains(all, want) {
+		t.Errorf("reported: %q", all)
+	}
 }
 
 func TestAStreamThatIsNoBucketIsAnError(t *testing.T) {

@@ -186,7 +186,7 @@ func (s *Sink) publish(ctx context.Context, l *connection.Link, lane sinks.Lane,
 // answer: it may have been edited or deleted.
 func (s *Sink) handlePublishError(lane sinks.Lane, err error) {
 	var denied *connection.DeniedError
-	if lane == singleLane && errors.As(err, &denied) && connection.IsStreamSubject(denied.Subject) && !s.cfg.Exact {
+	if lane == singleLane && errors.As(err, &denied) && connection.IsStreamSubject(denied.Subject) {
 		s.lanes.requestSplit()
 	}
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, connection.ErrUnanswered) {
@@ -202,14 +202,11 @@ func (s *Sink) publishByMode(ctx context.Context, l *connection.Link, lane sinks
 	switch {
 	case batch[0].Change.DeadLetter != nil:
 		return s.ids.publish(ctx, l, lane, batch)
-	case s.fence.usesBatches(lane) && (s.cfg.Exact || !s.ids.progress.mayHaveSent(batch[0].Offset)):
+	case s.fence.usesBatches(lane) && !s.ids.progress.mayHaveSent(batch[0].Offset):
 		if n, err = s.batches.publish(ctx, l, batch); n == len(batch) || err != nil {
 			return n, err
 		}
 		batch = batch[n:] // another writer was found
-	}
-	if s.cfg.Exact {
-		return n, s.exactUnavailable()
 	}
 	s.end.wroteByID.Store(true)
 	stored := s.batches.countStored(batch, 0) // in batches, by this process or the previous one
@@ -221,19 +218,6 @@ func (s *Sink) publishByMode(ctx context.Context, l *connection.Link, lane sinks
 		s.end.invalidate()
 	}
 	return n + stored + more, err
-}
-
-// exactUnavailable returns why nats.exact does not allow to publish. The stream is looked up again, because it may be
-// edited.
-func (s *Sink) exactUnavailable() error {
-	s.features.invalidate()
-	why, remedy := "it does not take batches", "set allow_batched on it, which needs nats-server 2.14 or later"
-	if writers := s.warnings.warningOn(topicWriters); writers != "" {
-		why, remedy = writers, "give kubecdc a stream of its own, or remove nats.exact"
-	}
-	return &sinks.UnavailableError{
-		Code: condition.SinkMisconfigured, Reason: fmt.Sprintf("nats.exact cannot be kept with stream %q: %s", s.cfg.Stream, why), Remedy: remedy,
-	}
 }
 
 // verifiedLink returns a connected link, and makes sure that the stream was looked up. It waits for each no longer than

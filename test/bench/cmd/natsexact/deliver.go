@@ -65,7 +65,7 @@ func (c *cursor) reach(upTo uint64) {
 // deliver publishes the changes from where the process before had stored that it was.
 func deliver(ctx context.Context, urls, file string, messages uint64) (err error) {
 	s, err := nats.New(nats.Config{URL: urls, Stream: stream, Subject: "exact.{group}.{resource}.{namespace}.{name}", AckTimeout: 2 * time.Second,
-		Create: nats.Create{Enabled: true, Replicas: 3}, Exact: true}, format.JSON, slog.New(slog.DiscardHandler))
+		Create: nats.Create{Enabled: true, Replicas: 3}}, format.JSON, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
