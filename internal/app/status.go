@@ -10,6 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
@@ -91,8 +92,8 @@ func (r *runner) sinkStatus() admin.SinkStatus {
 	s := admin.SinkStatus{
 		Name: r.name, Kind: r.kind, Losses: r.lossCount(), Stats: r.currentPipeline().Stats(), Paused: !r.pause.PausedSince().IsZero(),
 	}
-	if o, ok := r.sink.(sinks.RecordOmitter); ok {
-		s.Omitted = o.OmittedRecords()
+	if bucket, ok := r.sink.(*nats.Sink); ok {
+		s.Omitted = bucket.OmittedRecords()
 	}
 	return s
 }

@@ -65,14 +65,6 @@ type Batched interface {
 	BatchLimits() (messages int, bytes int64)
 }
 
-// RecordOmitter is a sink of a destination without a place for control records, such as gaps: it accepts and counts them.
-type RecordOmitter interface {
-	Sink
-
-	// OmittedRecords returns their number.
-	OmittedRecords() uint64
-}
-
 // Pinger is a sink that can check its destination when there is nothing to deliver, so that readiness of an idle exporter is
 // current.
 type Pinger interface {

@@ -67,7 +67,7 @@ func (p *batchPublisher) publish(ctx context.Context, l *connection.Link, messag
 			return done, fmt.Errorf("stream %q has another end whenever a batch starts; is there another writer?", p.cfg.Stream)
 		}
 		err := p.publishBatch(ctx, l, messages[done:])
-		if err != nil || !p.features.acceptsBatches.Load() {
+		if err != nil || !p.features.takesBatches() {
 			return p.countStored(messages, done), err
 		}
 	}
@@ -301,7 +301,7 @@ func (p *batchPublisher) classifyRefusal(refused *refusedMessage, subject string
 // batches; then none can grow.
 func (p *batchPublisher) readEnd(ctx context.Context, l *connection.Link, end uint64, subject string) error {
 	last, through, _ := p.end.currentEnd()
-	if p.features.elected.Load() && p.features.warnings.warningOn(topicWriters) != "" && !p.mayCome {
+	if p.features.elected.Load() && p.features.otherWriter.Load() && !p.mayCome {
 		p.end.updateEnd(end, through) // all of that is of other writers
 		return nil
 	}
@@ -352,7 +352,7 @@ func (p *batchPublisher) isFromEpoch(m stream.Message) bool {
 func (p *batchPublisher) readEndOfBatches(ctx context.Context, l *connection.Link) error {
 	for range maxBatchStarts {
 		last, _, known := p.end.currentEnd()
-		if !known || p.end.wroteByID.Load() || p.features.acceptsBatches.Load() {
+		if !known || p.end.wroteByID.Load() || p.features.takesBatches() {
 			return nil
 		}
 		if err := p.resolveInDoubt(ctx, l); err != nil {

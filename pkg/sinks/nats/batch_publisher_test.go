@@ -84,8 +84,8 @@ func TestDeadLettersInTheStreamAreNoOtherWriter(t *testing.T) {
 	dead.DeadLetter = &event.DeadLetterInfo{Sink: "bus", Reason: "too large"}
 	mustPublish(t, letters, dead)
 	mustPublish(t, s, newPod("web", 2))
-	if strings.Contains(lines.String(), "another writer") || !s.features.acceptsBatches.Load() {
-		t.Errorf("batches are possible: %v; the log is\n%s", s.features.acceptsBatches.Load(), lines.String())
+	if strings.Contains(lines.String(), "another writer") || !s.features.takesBatches() {
+		t.Errorf("batches are possible: %v; the log is\n%s", s.features.takesBatches(), lines.String())
 	}
 	if got, want := storedVersions(t, js), "web/1 big/1/updated/dead-letter/bus web/2"; got != want {
 		t.Errorf("the stream holds %s, want %s", got, want)
@@ -111,7 +111,7 @@ func TestMarkersOfTheServerAreNoOtherWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustPublish(t, s, newPod("web", 2))
-	if !s.features.acceptsBatches.Load() {
+	if !s.features.takesBatches() {
 		t.Errorf("batches are not possible any more: %q", warningsOf(s))
 	}
 }
@@ -193,7 +193,7 @@ func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 	publishAllNumbered(t, s, 1, 3)
 	for version := 4; version <= 6; version++ {
 		one := []sinks.Message{{Offset: uint64(version), Change: newPod("web", version)}}
-		if _, err := s.Publish(t.Context(), s.lanes.laneName(0), one); err != nil {
+		if _, err := s.Publish(t.Context(), splitLane(0), one); err != nil {
 			t.Fatal(err)
 		}
 	}

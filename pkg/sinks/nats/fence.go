@@ -142,7 +142,7 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	if err != nil {
 		return err
 	}
-	f.warnings.setWarning(topicWriters, "")
+	f.features.forgetOtherWriter()
 	f.features.elected.Store(next.claim.Elected)
 	f.features.recordConfig(found.Config)
 	if err := f.requireBatches(next.claim); err != nil {
@@ -150,7 +150,7 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	}
 	next.endSequence = found.State.LastSeq
 	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, f.cfg.fencePrefix()+">") })
-	switch batches := f.features.acceptsBatches.Load(); {
+	switch batches := f.features.takesBatches(); {
 	case !covered && batches:
 		return &sinks.UnavailableError{
 			Code:   condition.SinkMisconfigured,
@@ -284,7 +284,7 @@ func (f *fence) checkOwnership(ctx context.Context, l *connection.Link, end uint
 
 // usesBatches reports whether a lane is sent in ordered batches.
 func (f *fence) usesBatches(lane sinks.Lane) bool {
-	return lane == singleLane && f.features.acceptsBatches.Load()
+	return lane == singleLane && f.features.takesBatches()
 }
 
 // ackedSequence returns a sequence below that of every message of a lane that is not acknowledged yet.

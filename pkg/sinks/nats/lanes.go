@@ -1,20 +1,22 @@
 package nats
 
 import (
+	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// singleLane is the lane of all objects, unless the layout is split.
-const singleLane sinks.Lane = "stream"
-
-// maxConcurrentLanes is the number of lanes that are published at once, and that share maxInFlightBytes, in a split layout.
-const maxConcurrentLanes = 16
+const (
+	// singleLane is the lane of all objects, unless the layout is split.
+	singleLane sinks.Lane = "stream"
+	// splitLanes is the number of lanes in a split layout.
+	splitLanes = 512
+	// maxConcurrentLanes is the number of lanes that are published at once, and that share maxInFlightBytes, in a split layout.
+	maxConcurrentLanes = 16
+)
 
 // layoutState is how objects are spread over lanes.
 type layoutState int
@@ -28,58 +30,41 @@ const (
 	layoutSplit
 )
 
-// laneLayout assigns objects to lanes. It is safe for concurrent use.
+// laneLayout assigns objects to lanes. All subjects share them. It is safe for concurrent use.
 type laneLayout struct {
-	count int // of lanes in a split layout
-
 	mu    sync.Mutex
 	state layoutState
 }
 
-// laneOf returns the lane of a change.
-func (n *laneLayout) laneOf(c *event.Change) sinks.Lane {
+// Concurrency implements [sinks.Concurrent]. It matters only in a split layout.
+func (*laneLayout) Concurrency() int { return maxConcurrentLanes }
+
+// Lane implements [sinks.Sink]. It never fails.
+func (n *laneLayout) Lane(c *event.Change) (sinks.Lane, error) { return n.LaneTo(c, nil) }
+
+// LaneTo implements [sinks.Router].
+func (n *laneLayout) LaneTo(c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
+	if n.isSplit() {
+		return splitLaneOf(c), nil
+	}
+	return singleLane, nil
+}
+
+// AllLanes implements [sinks.LaneLister].
+func (n *laneLayout) AllLanes(*event.Change, *sinks.Template) ([]sinks.Lane, error) {
+	if n.isSplit() {
+		return allSplitLanes(), nil
+	}
+	return []sinks.Lane{singleLane}, nil
+}
+
+// StandsForSeveral implements [sinks.LaneLister].
+func (*laneLayout) StandsForSeveral(sinks.Lane) bool { return false }
+
+func (n *laneLayout) isSplit() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.state != layoutSplit {
-		return singleLane
-	}
-	return n.splitLaneOf(c)
-}
-
-// splitLaneOf returns the lane of a change in a split layout.
-func (n *laneLayout) splitLaneOf(c *event.Change) sinks.Lane {
-	return n.laneName(sinks.KeyHash(c) % uint64(n.count))
-}
-
-// allLanes returns the lanes of the present layout.
-func (n *laneLayout) allLanes() []sinks.Lane {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.state != layoutSplit {
-		return []sinks.Lane{singleLane}
-	}
-	return n.laneNames()
-}
-
-// laneName returns the name of a lane of a split layout.
-func (n *laneLayout) laneName(i uint64) sinks.Lane {
-	return sinks.Lane(fmt.Sprintf("%d/%d", i, n.count))
-}
-
-// laneNames returns all lanes of a split layout.
-func (n *laneLayout) laneNames() []sinks.Lane {
-	names := make([]sinks.Lane, n.count)
-	for i := range names {
-		names[i] = n.laneName(uint64(i))
-	}
-	return names
-}
-
-// containsLane reports whether a lane exists in one of the layouts.
-func (n *laneLayout) containsLane(lane sinks.Lane) bool {
-	index, number, hashed := strings.Cut(string(lane), "/")
-	i, err := strconv.Atoi(index)
-	return lane == singleLane || hashed && err == nil && i >= 0 && i < n.count && number == strconv.Itoa(n.count)
+	return n.state == layoutSplit
 }
 
 // requestSplit asks for a split layout, because the server has refused a subject of the single lane.
@@ -91,41 +76,72 @@ func (n *laneLayout) requestSplit() {
 	}
 }
 
-// resumeLanes starts with a split layout if the previous process left changes in one of its lanes.
-func (n *laneLayout) resumeLanes(unfinished []sinks.Lane) {
+// ResumeLanes implements [sinks.Repartitioner]. The layout is split if the previous process left changes in a split lane.
+func (n *laneLayout) ResumeLanes(unfinished []sinks.Lane) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, lane := range unfinished {
-		if lane != singleLane && n.containsLane(lane) {
+		if lane != singleLane && isLane(lane) {
 			n.state = layoutSplit
 		}
 	}
 }
 
-// pendingRepartitions returns the change of layout that is due. A single lane with a refused subject accepts nothing more; a
-// split layout is merged when the caller finds no failing lane.
-func (n *laneLayout) pendingRepartitions() []sinks.Repartition {
+// PendingRepartitions implements [sinks.Repartitioner]. A single lane with a refused subject accepts nothing more; a split
+// layout is merged when the caller finds no failing lane.
+func (n *laneLayout) PendingRepartitions() []sinks.Repartition {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch n.state {
 	case layoutSplit:
-		return []sinks.Repartition{{Reason: "no subject is refused any more", From: n.laneNames(), To: []sinks.Lane{singleLane}, FormerLane: n.splitLaneOf}}
+		return []sinks.Repartition{{Reason: "no subject is refused any more", From: allSplitLanes(), To: []sinks.Lane{singleLane},
+			FormerLane: splitLaneOf}}
 	case layoutSplitPending:
-		return []sinks.Repartition{{Reason: "the server refuses a subject: its objects wait, delivery of the others continues", From: []sinks.Lane{singleLane}, To: n.laneNames(), Lost: true,
+		return []sinks.Repartition{{Reason: "the server refuses a subject: its objects wait, delivery of the others continues",
+			From: []sinks.Lane{singleLane}, To: allSplitLanes(), Lost: true,
 			FormerLane: func(*event.Change) sinks.Lane { return singleLane }}}
 	default:
 		return nil
 	}
 }
 
-// applyRepartition makes a repartition of pendingRepartitions effective.
-func (n *laneLayout) applyRepartition(r sinks.Repartition) {
+// ApplyRepartition implements [sinks.Repartitioner].
+func (n *laneLayout) ApplyRepartition(r sinks.Repartition) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.state = layoutSingle
 	if r.Lost { // only the split of the single lane is one
 		n.state = layoutSplit
 	}
+}
+
+// GoneLanes implements [sinks.Fenced]. The few lanes of a stream stay.
+func (*laneLayout) GoneLanes(context.Context, []sinks.Lane) []sinks.Lane { return nil }
+
+// SharesObjects implements [sinks.Fenced].
+func (*laneLayout) SharesObjects(a, b sinks.Lane) bool {
+	i, m, known := parseLane(a)
+	j, n, other := parseLane(b)
+	return known && other && sinks.SharesHashes(i, m, j, n)
+}
+
+// splitLaneOf returns the lane of a change in a split layout.
+func splitLaneOf(c *event.Change) sinks.Lane { return splitLane(sinks.KeyHash(c) % splitLanes) }
+
+func splitLane(i uint64) sinks.Lane { return sinks.Lane(fmt.Sprintf("%d/%d", i, splitLanes)) }
+
+func allSplitLanes() []sinks.Lane {
+	names := make([]sinks.Lane, splitLanes)
+	for i := range names {
+		names[i] = splitLane(uint64(i))
+	}
+	return names
+}
+
+// isLane reports whether a lane is one of the layouts.
+func isLane(lane sinks.Lane) bool {
+	_, of, known := parseLane(lane)
+	return lane == singleLane || known && of == splitLanes
 }
 
 // laneWindowBytes returns how many bytes of a lane may be in flight, if total is the bound of the sink.

@@ -59,7 +59,7 @@ func TestABucketIsRepairedAtTheEndOfASnapshot(t *testing.T) {
 	if got, want := bucketKeys(t, server.URL()), "core.nodes.shop.n1 core.pods.shop.here core.pods.shop.last"; got != want {
 		t.Errorf("the bucket has %s\nwant %s", got, want)
 	}
-	if !after.features.acceptsBatches.Load() {
+	if !after.features.takesBatches() {
 		t.Errorf("the repair was taken for another writer: %v", warningsOf(after))
 	}
 }

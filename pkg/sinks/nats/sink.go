@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
@@ -23,9 +22,10 @@ import (
 // rest to parts with state and locks of their own; DESIGN.md describes them. It is safe for concurrent use as far as
 // [sinks.Sink] requires.
 type Sink struct {
+	laneLayout
+
 	cfg       Config
 	log       *slog.Logger
-	lanes     laneLayout
 	connector connector
 	warnings  *warnings
 	features  *streamFeatures
@@ -46,7 +46,6 @@ var _ interface {
 	sinks.Concurrent
 	sinks.Batched
 	sinks.ConditionReporter
-	sinks.RecordOmitter
 	sinks.Pinger
 	sinks.SizeAnnouncer
 	sinks.Stateful
@@ -94,46 +93,18 @@ func buildSink(cfg Config, f format.Format, subject *sinks.Template, routed []st
 		lock: make(chan struct{}, 1), afterCheck: batches.readEndOfBatches}
 	repair := &bucketRepair{cfg: cfg, log: log, subject: subject, features: features, end: end, fence: fence,
 		snapshotStarts: map[string]uint64{}}
-	return &Sink{cfg: cfg, log: log, lanes: laneLayout{count: cfg.Lanes}, connector: connector{cfg: cfg}, warnings: w,
+	return &Sink{cfg: cfg, log: log, connector: connector{cfg: cfg}, warnings: w,
 		features: features, verifier: verifier, encoder: e, end: end, batches: batches, ids: ids, repair: repair, fence: fence}
 }
-
-// Concurrency implements [sinks.Concurrent]. It matters only while there are many lanes.
-func (s *Sink) Concurrency() int { return maxConcurrentLanes }
 
 // BatchLimits implements [sinks.Batched]: as many messages and bytes as may be in flight.
 func (s *Sink) BatchLimits() (messages int, bytes int64) { return maxBatch, s.cfg.MaxInFlightBytes }
 
-// OmittedRecords implements [sinks.RecordOmitter]: a bucket (mode kv) cannot hold control records, such as gaps.
+// OmittedRecords returns how many control records, such as gaps, were accepted and left out: a bucket cannot hold them.
 func (s *Sink) OmittedRecords() uint64 { return s.omitted.Load() }
 
 // Conditions implements [sinks.ConditionReporter].
 func (s *Sink) Conditions() []condition.Status { return s.warnings.conditions() }
-
-// Lane implements [sinks.Sink]: the single lane, or one of many while the server refuses a subject. It never fails.
-func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) { return s.lanes.laneOf(c), nil }
-
-// LaneTo implements [sinks.Router]. All subjects share the lanes.
-func (s *Sink) LaneTo(c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
-	return s.lanes.laneOf(c), nil
-}
-
-// AllLanes implements [sinks.LaneLister]. All subjects share the lanes.
-func (s *Sink) AllLanes(*event.Change, *sinks.Template) ([]sinks.Lane, error) {
-	return s.lanes.allLanes(), nil
-}
-
-// StandsForSeveral implements [sinks.LaneLister].
-func (*Sink) StandsForSeveral(sinks.Lane) bool { return false }
-
-// ResumeLanes implements [sinks.Repartitioner].
-func (s *Sink) ResumeLanes(unfinished []sinks.Lane) { s.lanes.resumeLanes(unfinished) }
-
-// PendingRepartitions implements [sinks.Repartitioner].
-func (s *Sink) PendingRepartitions() []sinks.Repartition { return s.lanes.pendingRepartitions() }
-
-// ApplyRepartition implements [sinks.Repartitioner].
-func (s *Sink) ApplyRepartition(r sinks.Repartition) { s.lanes.applyRepartition(r) }
 
 // Ping implements [sinks.Pinger]. It waits for a connection no longer than ackTimeout, and looks the stream up, or creates
 // it, if that was not done yet.
@@ -145,8 +116,8 @@ func (s *Sink) Ping(ctx context.Context) error {
 // Publish implements [sinks.Sink]. It sends the messages in the way that the stream allows, and returns when they are
 // acknowledged.
 func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	if !s.lanes.containsLane(lane) {
-		return 0, fmt.Errorf("lane %q does not belong to this sink, which has %d lanes", lane, s.cfg.Lanes)
+	if !isLane(lane) {
+		return 0, fmt.Errorf("lane %q does not belong to this sink", lane)
 	}
 	if len(batch) == 0 {
 		return 0, nil
@@ -177,9 +148,9 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 // publish publishes in mode kv with nats.repair through the repair.
 func (s *Sink) publish(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	if s.cfg.Repair {
-		return s.repair.publish(ctx, l, lane, batch, s.publishByMode)
+		return s.repair.publish(ctx, l, lane, batch, s.publishOrdered)
 	}
-	return s.publishByMode(ctx, l, lane, batch)
+	return s.publishOrdered(ctx, l, lane, batch)
 }
 
 // handlePublishError splits the single lane if a subject was refused, and has the stream looked up again if it does not
@@ -187,37 +158,38 @@ func (s *Sink) publish(ctx context.Context, l *connection.Link, lane sinks.Lane,
 func (s *Sink) handlePublishError(lane sinks.Lane, err error) {
 	var denied *connection.DeniedError
 	if lane == singleLane && errors.As(err, &denied) && connection.IsStreamSubject(denied.Subject) {
-		s.lanes.requestSplit()
+		s.requestSplit()
 	}
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, connection.ErrUnanswered) {
 		s.features.invalidate()
 	}
 }
 
-// publishByMode sends changes in batches if the stream takes them and has no other writer, else by message ID. Changes that
-// may have been sent by ID are sent by ID again, because only the ID reveals which of them are stored. Dead letters have no
-// order, so they always go by ID.
-func (s *Sink) publishByMode(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (n int,
-	err error) {
-	switch {
-	case batch[0].Change.DeadLetter != nil:
+// publishOrdered sends changes in batches if the stream takes them and has no other writer, and by message ID those that are
+// left. Dead letters have no order.
+func (s *Sink) publishOrdered(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (n int, err error) {
+	if batch[0].Change.DeadLetter != nil {
 		return s.ids.publish(ctx, l, lane, batch)
-	case s.fence.usesBatches(lane) && !s.ids.progress.mayHaveSent(batch[0].Offset):
+	}
+	// Only the ID reveals which of the changes are stored that may have been sent by ID.
+	if s.fence.usesBatches(lane) && !s.ids.progress.mayHaveSent(batch[0].Offset) {
 		if n, err = s.batches.publish(ctx, l, batch); n == len(batch) || err != nil {
 			return n, err
 		}
-		batch = batch[n:] // another writer was found
 	}
+	more, err := s.publishByID(ctx, l, lane, batch[n:])
+	return n + more, err
+}
+
+// publishByID sends the changes by message ID that no batch has stored, of this process or of the one before.
+func (s *Sink) publishByID(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	s.end.wroteByID.Store(true)
-	stored := s.batches.countStored(batch, 0) // in batches, by this process or the previous one
-	if batch = batch[stored:]; len(batch) == 0 {
-		return n + stored, nil
-	}
-	more, err := s.ids.publish(ctx, l, lane, batch)
+	stored := s.batches.countStored(batch, 0)
+	n, err := s.ids.publish(ctx, l, lane, batch[stored:])
 	if errors.As(err, new(*sinks.LostError)) {
 		s.end.invalidate()
 	}
-	return n + stored + more, err
+	return stored + n, err
 }
 
 // verifiedLink returns a connected link, and makes sure that the stream was looked up. It waits for each no longer than
@@ -283,16 +255,6 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 		return nil, err
 	}
 	return nil, readTails(ctx, s.cfg, l, t, tails, first, s.features.allowsDirect.Load(), emitted)
-}
-
-// GoneLanes implements [sinks.Fenced]. The few lanes of a stream stay.
-func (*Sink) GoneLanes(context.Context, []sinks.Lane) []sinks.Lane { return nil }
-
-// SharesObjects implements [sinks.Fenced].
-func (*Sink) SharesObjects(a, b sinks.Lane) bool {
-	i, m, known := parseLane(a)
-	j, n, other := parseLane(b)
-	return known && other && sinks.SharesHashes(i, m, j, n)
 }
 
 // OpenState implements [sinks.StateOpener].

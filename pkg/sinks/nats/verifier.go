@@ -38,12 +38,12 @@ type streamFeatures struct {
 	stream   string
 	warnings *warnings
 
-	verified       atomic.Bool // the stream was looked up, and no answer since then contradicts it
-	allowsBatches  atomic.Bool // allow_batched is set
-	acceptsBatches atomic.Bool // allow_batched is set, and no other writer is known or there is an election
-	elected        atomic.Bool // other processes may replace this one: it publishes in batches only
-	acceptsTTL     atomic.Bool // messages may expire (allow_msg_ttl)
-	allowsDirect   atomic.Bool // any replica may be asked for messages (allow_direct)
+	verified      atomic.Bool // the stream was looked up, and no answer since then contradicts it
+	allowsBatches atomic.Bool // allow_batched is set
+	otherWriter   atomic.Bool // another client publishes to the stream
+	elected       atomic.Bool // other processes may replace this one: it publishes in batches only
+	acceptsTTL    atomic.Bool // messages may expire (allow_msg_ttl)
+	allowsDirect  atomic.Bool // any replica may be asked for messages (allow_direct)
 }
 
 // recordConfig stores the settings of a stream that was found or created.
@@ -51,7 +51,11 @@ func (f *streamFeatures) recordConfig(config jetstream.StreamConfig) {
 	f.acceptsTTL.Store(config.AllowMsgTTL)
 	f.allowsDirect.Store(config.AllowDirect)
 	f.allowsBatches.Store(config.AllowBatchPublish)
-	f.acceptsBatches.Store(config.AllowBatchPublish && (f.elected.Load() || f.warnings.warningOn(topicWriters) == ""))
+}
+
+// takesBatches reports whether changes go to the stream in batches.
+func (f *streamFeatures) takesBatches() bool {
+	return f.allowsBatches.Load() && (f.elected.Load() || !f.otherWriter.Load())
 }
 
 // invalidate makes the next use look the stream up again: it may have been edited or deleted. The look-up may use the batch
@@ -61,16 +65,21 @@ func (f *streamFeatures) invalidate() { f.verified.Store(false) }
 // recordOtherWriter records that another client publishes to the stream, for example to this subject. Batches start at the
 // stream's end, so they wait for a moment between its messages; without an election changes go by message ID from then on.
 func (f *streamFeatures) recordOtherWriter(subject string) {
+	effect := "changes go by message ID now, one at a time for each object; give the exporter a stream of its own, then restart it"
 	if f.elected.Load() {
-		f.warnings.setWarning(topicWriters, fmt.Sprintf("another writer publishes to stream %q: each batch has to start between its "+
-			"messages, so delivery is slower the more it writes; give the exporter a stream of its own", f.stream))
-		return
+		effect = "each batch has to start between its messages, so delivery is slower the more it writes; give the exporter a " +
+			"stream of its own"
 	}
-	if f.acceptsBatches.Swap(false) {
-		f.warnings.setWarning(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: changes go by "+
-			"message ID now, one at a time for each object; give the exporter a stream of its own, then restart it",
-			f.stream, subject))
+	if !f.otherWriter.Swap(true) {
+		f.warnings.setWarning(topicWriters, fmt.Sprintf("another writer publishes to stream %q, for example to %q: %s",
+			f.stream, subject, effect))
 	}
+}
+
+// forgetOtherWriter lets a new term look for other writers again.
+func (f *streamFeatures) forgetOtherWriter() {
+	f.otherWriter.Store(false)
+	f.warnings.setWarning(topicWriters, "")
 }
 
 // streamVerifier looks the stream up before its first use, creates it if the configuration allows, and checks its settings.
@@ -82,7 +91,7 @@ type streamVerifier struct {
 	routedPatterns []string // those that cover the templates of routes
 	features       *streamFeatures
 	warnings       *warnings
-	fenced         atomic.Bool   // Fence was called: a new stream gets the subject of the fence
+	fenced         atomic.Bool // Fence was called: a new stream gets the subject of the fence
 	lastLook       atomic.Pointer[time.Time]
 	lock           chan struct{} // capacity 1; held during a look-up, so that the other callers wait for its result
 

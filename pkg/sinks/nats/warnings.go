@@ -37,9 +37,6 @@ func (w *warnings) setWarning(topic, text string) {
 	w.topic(topic).Update(p)
 }
 
-// warningOn returns the warning of a topic; "" if there is none.
-func (w *warnings) warningOn(topic string) string { return w.topic(topic).Status().Cause }
-
 func (w *warnings) topic(name string) *condition.Condition {
 	w.mu.Lock()
 	defer w.mu.Unlock()
