@@ -34,7 +34,7 @@ func BenchmarkPublish(b *testing.B) {
 					for version := range n {
 						c := newPod(fmt.Sprintf("%d-%d-%d", run, b.N, i), version)
 						c.After = body
-						batch = append(batch, sinks.Message{Change: c})
+						batch = append(batch, sinks.Message{Offset: offsets.Add(1), Change: c})
 					}
 					if _, err := s.Publish(b.Context(), lane, batch); err != nil {
 						b.Error(err)

@@ -228,34 +228,27 @@ func checkOneOf(v string, allowed ...string) error {
 
 // validateMode checks the settings that the mode requires and those that have no effect in it.
 func (c Config) validateMode() error {
-	if c.Mode == "core" {
-		return atPath("mode", errors.New(`"core" is no mode any more, since it kept nothing; name a stream, or a bucket with mode kv`))
-	}
-	if err := checkOneOf(c.Mode, modeJetStream, modeKV); err != nil {
-		return atPath("mode", err)
-	}
-	var errs []error
-	unused := func(path string, set bool, why string) {
-		if set {
-			errs = append(errs, atPath(path, fmt.Errorf("has no effect in mode %s: %s", c.Mode, why)))
+	unused := func(path string, set bool, why string) error {
+		if !set {
+			return nil
 		}
-	}
-	if c.Mode != modeKV {
-		unused("repair", c.Repair, "it is for mode kv")
+		return atPath(path, fmt.Errorf("has no effect in mode %s: %s", c.Mode, why))
 	}
 	switch c.Mode {
 	case modeJetStream:
-		errs = append(errs, atPath("stream", validateStream(c.Stream)))
-		unused("bucket", c.Bucket != "", "it is for mode kv")
+		return errors.Join(unused("repair", c.Repair, "it is for mode kv"), atPath("stream", validateStream(c.Stream)),
+			unused("bucket", c.Bucket != "", "it is for mode kv"))
 	case modeKV:
-		errs = append(errs, atPath("bucket", validateBucket(c.Bucket)))
-		unused("stream", c.Stream != "", "the bucket has its own")
+		err := errors.Join(atPath("bucket", validateBucket(c.Bucket)), unused("stream", c.Stream != "", "the bucket has its own"))
 		if c.Create.MaxAge != 0 {
-			errs = append(errs, atPath("create.maxAge", errors.New("objects that do not change would disappear from the bucket; "+
+			err = errors.Join(err, atPath("create.maxAge", errors.New("objects that do not change would disappear from the bucket; "+
 				"leave it out in mode kv")))
 		}
+		return err
+	case "core":
+		return atPath("mode", errors.New(`"core" is no mode any more, since it kept nothing; name a stream, or a bucket with mode kv`))
 	}
-	return errors.Join(errs...)
+	return atPath("mode", checkOneOf(c.Mode, modeJetStream, modeKV))
 }
 
 func validateBucket(name string) error {

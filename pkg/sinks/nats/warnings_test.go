@@ -131,6 +131,29 @@ func passLookInterval(s *Sink) {
 	s.verifier.lastLook.Store(&past)
 }
 
+// TestAStreamThatIsEditedToBeUnfitHoldsTheSinkUntilItIsMended, as at the first look.
+func TestAStreamThatIsEditedToBeUnfitHoldsTheSinkUntilItIsMended(t *testing.T) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	s := openSink(t, bucketConfig(server.URL()), discardLog)
+	mustPublish(t, s, newPod("web", 1))
+	settings := streamSettings(t, js, "KV_objects")
+	for _, rollups := range []bool{false, true} {
+		settings.AllowRollup = rollups
+		if _, err := js.UpdateStream(t.Context(), settings); err != nil {
+			t.Fatal(err)
+		}
+		if rollups {
+			mustPublish(t, s, newPod("web", 2))
+			continue
+		}
+		passLookInterval(s)
+		for range 2 {
+			mustBeUnavailable(t, s, newPod("web", 2), `stream "KV_objects" is no key-value bucket`)
+		}
+	}
+}
+
 func TestBatchesBeginSoonAfterTheStreamIsEditedToTakeThem(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())

@@ -235,11 +235,13 @@ func (c *fixture) streamFull() func() {
 	}
 }
 
+// streamForgets edits the stream while the exporter has nothing to deliver.
 func (c *fixture) streamForgets() func() {
-	c.stream(jetstream.StreamConfig{MaxMsgs: 1000, Discard: jetstream.DiscardOld})
+	c.stream(jetstream.StreamConfig{})
 	c.sink("nats", c.toNATS(c.nats.URL(), nil))
 	c.start()
-	return nil
+	c.stream(jetstream.StreamConfig{MaxMsgs: 1000, Discard: jetstream.DiscardOld})
+	return func() { c.stream(jetstream.StreamConfig{}) }
 }
 
 // expired has a server with a certificate that expired an hour ago, until it gets another one.
