@@ -18,6 +18,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/state"
 )
 
+// headerReserve is more than the headers that a publisher adds to an encoded message, in bytes.
+const headerReserve = 1 << 10
+
 // Sink delivers to one stream or one bucket. It chooses how a Publish is sent and delegates the
 // rest to parts with state and locks of their own; DESIGN.md describes them. It is safe for concurrent use as far as
 // [sinks.Sink] requires.
@@ -111,6 +114,28 @@ func (s *Sink) Conditions() []condition.Status { return s.warnings.conditions() 
 func (s *Sink) Ping(ctx context.Context) error {
 	_, err := s.verifiedLink(ctx)
 	return err
+}
+
+// SizeLimit implements [sinks.SizeAnnouncer] with max_msg_size of the stream and max_payload of the server.
+func (s *Sink) SizeLimit(ctx context.Context, _ sinks.Lane) (fits func(sinks.Message) bool, err error) {
+	l, err := s.connector.connectedLink(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.cfg.streamClient(l).RequireInfo(ctx)
+	if err != nil {
+		return nil, err
+	}
+	limit := int(l.Conn().MaxPayload())
+	if most := int(found.Config.MaxMsgSize); most > 0 {
+		limit = min(limit, most)
+	}
+	return func(m sinks.Message) bool {
+		msg := s.encoder.newMessage()
+		buffer := s.encoder.encodeChange(msg, m)
+		defer s.encoder.releaseBuffer(msg, buffer)
+		return msg.Size()+headerReserve <= limit
+	}, nil
 }
 
 // Publish implements [sinks.Sink]. It sends the messages in the way that the stream allows, and returns when they are
