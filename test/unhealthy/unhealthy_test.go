@@ -27,6 +27,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/logs"
@@ -354,16 +355,15 @@ func (w *cluster) awaitWhileReady(lasts time.Duration) {
 }
 
 // liveHeapMiB returns the live heap in MiB: the least of several samples, because caches and batches in flight vary.
-func (w *cluster) liveHeapMiB() float64 {
-	least, looks := math.Inf(1), 0
-	w.awaitCondition("memory is looked at", func() bool {
+func liveHeapMiB(t *testing.T) float64 {
+	least := math.Inf(1)
+	for range 20 {
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		least = min(least, float64(m.HeapAlloc)/(1<<20))
-		looks++
-		return looks == 20
-	})
+		await.Pause(t, 20*time.Millisecond)
+	}
 	return least
 }
 
@@ -493,11 +493,11 @@ func runScenario(t *testing.T, w *cluster, s scenario) {
 		})
 		return stats.Condition.Severity != condition.NotReady && reported && w.sink.acceptedByTopic()[0] > 0
 	})
-	early := w.liveHeapMiB()
+	early := liveHeapMiB(t)
 	before, began := w.sink.acceptedByTopic(), time.Now()
 	w.awaitWhileReady(duration)
 	after, lasted := w.sink.acceptedByTopic(), time.Since(began).Seconds()
-	late := w.liveHeapMiB()
+	late := liveHeapMiB(t)
 	least := 1.0
 	for i := range well {
 		least = min(least, float64(after[i]-before[i])/(float64(rate)/topicCount*lasted))

@@ -61,7 +61,7 @@ func TestTheBaselineDeliversEverythingInOrder(t *testing.T) {
 		topics := []string{"k8s.core.events", "k8s.core.pods"}
 		kubeconfig, address := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "address")
 		inBackground(t, replay.New(replay.Options{Corpus: c, Kubeconfig: kubeconfig}).Run)
-		inBackground(t, func(ctx context.Context) error { return broker.Run(ctx, address, topics) })
+		inBackground(t, func(ctx context.Context) error { return broker.Run(ctx, address, topics, broker.Partitions) })
 		var control *replay.Control
 		eventually(t, func() bool {
 			control, err = replay.Dial(kubeconfig)
@@ -69,7 +69,7 @@ func TestTheBaselineDeliversEverythingInOrder(t *testing.T) {
 		})
 		var host []byte
 		eventually(t, func() bool { host, err = os.ReadFile(address); return err == nil })
-		reader, err := broker.Open(string(host), topics)
+		reader, err := broker.Open(string(host), topics, broker.Partitions)
 		if err != nil {
 			t.Fatal(err)
 		}

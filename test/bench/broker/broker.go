@@ -9,12 +9,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// Partitions is how many a topic has.
+// Partitions is how many a topic has where nothing else is said.
 const Partitions = 6
 
-// Run starts a broker with empty topics on a free loopback port, writes its address to a file, and serves until ctx ends.
-func Run(ctx context.Context, addressFile string, topics []string) error {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(Partitions, topics...))
+// Run starts a broker with empty topics of so many partitions on a free loopback port, writes its address to a file, and
+// serves until ctx ends.
+func Run(ctx context.Context, addressFile string, topics []string, partitions int) error {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(int32(partitions), topics...))
 	if err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}

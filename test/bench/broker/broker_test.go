@@ -21,7 +21,7 @@ func TestWhatIsWrittenIsCountedAndRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "address")
 	topics := []string{"one", "two"}
 	ended := make(chan error, 1)
-	go func() { ended <- Run(ctx, file, topics) }()
+	go func() { ended <- Run(ctx, file, topics, Partitions) }()
 	defer func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -31,7 +31,7 @@ func TestWhatIsWrittenIsCountedAndRead(t *testing.T) {
 	address := awaitFile(t, file)
 	write(t, address, topics, 500)
 
-	r, err := Open(address, topics)
+	r, err := Open(address, topics, Partitions)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,18 +12,19 @@ import (
 
 // Reader looks at the topics of a broker. It is not safe for concurrent use.
 type Reader struct {
-	address string
-	topics  []string
-	client  *kgo.Client
+	address    string
+	topics     []string
+	partitions int
+	client     *kgo.Client
 }
 
-// Open prepares a reader. It connects to nothing yet.
-func Open(address string, topics []string) (*Reader, error) {
+// Open prepares a reader of topics that have so many partitions each. It connects to nothing yet.
+func Open(address string, topics []string, partitions int) (*Reader, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(address))
 	if err != nil {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
-	return &Reader{address: address, topics: topics, client: client}, nil
+	return &Reader{address: address, topics: topics, partitions: partitions, client: client}, nil
 }
 
 // Close drops the connections.
@@ -37,7 +38,7 @@ func (r *Reader) Count(ctx context.Context) (int64, error) {
 	for _, name := range r.topics {
 		topic := kmsg.NewListOffsetsRequestTopic()
 		topic.Topic = name
-		for p := range int32(Partitions) {
+		for p := range int32(r.partitions) {
 			partition := kmsg.NewListOffsetsRequestTopicPartition()
 			partition.Partition, partition.Timestamp = p, latest
 			topic.Partitions = append(topic.Partitions, partition)

@@ -16,20 +16,20 @@ type query struct {
 	sendInitialEvents bool
 	bookmarks         bool
 	timeout           time.Duration // 0: none
-	nobody            bool          // a field selector that no object of a corpus meets
+	noObject          bool          // a field selector that no object of a corpus meets
 }
 
-// nobody begins the one selector that a replay server knows: a name that no object has. A client that only wants to know
+// noObject begins the one selector that a replay server knows: a name that no object has. A client that only wants to know
 // how far the history has come asks so.
-const nobody = "metadata.name=kubecdc-no-such-object"
+const noObject = "metadata.name=kubecdc-no-such-object"
 
 // parseQuery reads the parameters. One that would change the answer and is not known here is an error.
 func parseQuery(values url.Values) (query, error) {
 	var q query
 	for _, name := range []string{"labelSelector", "fieldSelector"} {
 		v := values.Get(name)
-		if v == nobody {
-			q.nobody = true
+		if v == noObject {
+			q.noObject = true
 		} else if v != "" {
 			return q, fmt.Errorf("%s=%s: the replay server has no selectors", name, v)
 		}

@@ -40,7 +40,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history, q que
 // position that is too old, as the watch cache does, inside the stream.
 func (s *Server) begin(t *stream, q query, c *counters) error {
 	switch {
-	case q.sendInitialEvents && q.nobody:
+	case q.sendInitialEvents && q.noObject:
 		t.rv = s.current(t.history).rv
 		return t.send(t.history.bookmark(t.rv, true))
 	case q.sendInitialEvents:

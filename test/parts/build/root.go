@@ -9,8 +9,8 @@ import (
 
 const modulePath = "github.com/kubecdc/kubecdc"
 
-// Root returns the root directory of the repository: the nearest directory from the working directory upwards whose
-// go.mod declares this project's module. A test's working directory is its package's, so it is always found there.
+// Root returns the root directory of the repository: the nearest directory from the working directory upwards with a
+// go.mod that declares this project's module. A test's working directory is its package's, so it is always found there.
 func Root() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {

@@ -11,25 +11,27 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kubecdc/kubecdc/test/bench/broker"
 	"github.com/kubecdc/kubecdc/test/bench/corpus"
 )
 
 // options are the flags of a comparison.
 type options struct {
-	corpus   corpus.Options
-	only     string
-	exporter string
-	dir      string
-	keep     bool
-	noBars   bool
-	jsonFile string
-	drop     bool
-	self     string
-	start    int
-	rounds   int
-	markdown string
-	seconds  int
-	rate     int // changes a second; 0: as fast as they go
+	corpus     corpus.Options
+	only       string
+	exporter   string
+	dir        string
+	keep       bool
+	noBars     bool
+	jsonFile   string
+	drop       bool
+	self       string
+	start      int
+	partitions int
+	rounds     int
+	markdown   string
+	seconds    int
+	rate       int // changes a second; 0: as fast as they go
 }
 
 func parseOptions(args []string) (options, error) {
@@ -47,6 +49,7 @@ func parseOptions(args []string) (options, error) {
 	f.StringVar(&o.markdown, "markdown", "", "also write what changes cost to this file, as docs/performance.md has it")
 	f.IntVar(&o.rate, "rate", 0, "changes a second for -only floor, exporter or baseline; 0 is as fast as they go")
 	f.IntVar(&o.start, "start-objects", 100_000, "objects of 8 KB on which the exporter is started and started again; 0 leaves that out")
+	f.IntVar(&o.partitions, "partitions", broker.Partitions, "of each topic")
 	f.BoolVar(&o.drop, "baseline-drop-managed-fields", false, "let the baseline drop managedFields by a transform")
 	if err := f.Parse(args); err != nil {
 		return o, err

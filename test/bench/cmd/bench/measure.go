@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -14,7 +15,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/bench/broker"
 	"github.com/kubecdc/kubecdc/test/bench/corpus"
-	"github.com/kubecdc/kubecdc/test/bench/pipeline"
 	"github.com/kubecdc/kubecdc/test/bench/replay"
 	"github.com/kubecdc/kubecdc/test/bench/verify"
 	"github.com/kubecdc/kubecdc/test/parts/process"
@@ -118,7 +118,7 @@ func (t *trial) surround(ctx context.Context, o options, at *stage) (stop func()
 	}
 	addressFile := filepath.Join(at.dir, "broker.address")
 	b, err := process.Start(ctx, process.Options{
-		Name: "broker", Path: o.self, Args: []string{"broker", "-address-file", addressFile},
+		Name: "broker", Path: o.self, Args: []string{"broker", "-address-file", addressFile, "-partitions", strconv.Itoa(o.partitions)},
 		Log: filepath.Join(at.dir, "broker.log"),
 		Ready: func(context.Context) error {
 			text, err := os.ReadFile(addressFile)
@@ -144,7 +144,7 @@ func (t *trial) surround(ctx context.Context, o options, at *stage) (stop func()
 		return stop, err
 	}
 	stops = append(stops, server.Stop)
-	t.reader, err = broker.Open(at.broker, topicNames())
+	t.reader, err = broker.Open(at.broker, topicNames(), o.partitions)
 	if err == nil {
 		stops = append(stops, func() error { t.reader.Close(); return nil })
 	}
@@ -202,10 +202,18 @@ func (t *trial) endProfile(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return pipeline.Until(ctx, pollEvery, func() (bool, error) {
-		_, err := os.Stat(t.system.profile)
-		return err == nil, nil
-	})
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(t.system.profile); err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the profile was not written: %w", ctx.Err())
+		}
+	}
 }
 
 // judgeLatency notes how long changes took from the moment they were due at the API server until a consumer had them.

@@ -63,10 +63,11 @@ func runReplay(ctx context.Context, args []string) error {
 func runBroker(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("bench broker", flag.ContinueOnError)
 	address := f.String("address-file", "", "file to write")
+	partitions := f.Int("partitions", broker.Partitions, "of each topic")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	return broker.Run(ctx, *address, topicNames())
+	return broker.Run(ctx, *address, topicNames(), *partitions)
 }
 
 func runFloor(ctx context.Context, args []string) error {

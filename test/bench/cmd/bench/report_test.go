@@ -128,6 +128,7 @@ func TestAStartMissesItsBars(t *testing.T) {
 	for name, bad := range map[string]startup{
 		"peak RSS":                 {PeakRSS: startRSSBar + 1},
 		"restart to the first new": {Restart: restartBar.Seconds() + 0.1},
+		"at most 1.5s":             {Restart: restartManyBar.Seconds() + 0.1, Partitions: 1000},
 		"streaming lists":          {Read: [2]int64{0, 1}},
 		"1 twice, 0 wrong":         {Delivery: verify.Result{Duplicates: 1}},
 		"objects of the st":        {Delivery: verify.Result{Lost: 1}},

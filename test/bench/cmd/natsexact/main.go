@@ -23,7 +23,6 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/kubecdc/kubecdc/test/bench/stored"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
@@ -180,7 +179,7 @@ func lives(ctx context.Context, o options, urls, state string) (count int, err e
 // judge reads the stream.
 func judge(ctx context.Context, url string, messages int) error {
 	seen, held, twice, back, newest := make([]bool, messages+1), 0, 0, 0, 0
-	err := stored.EachHeader(ctx, url, stream, func(h natsgo.Header) error {
+	err := eachHeader(ctx, url, stream, func(h natsgo.Header) error {
 		text, _, _ := strings.Cut(h.Get("Kubecdc-Offset"), " ")
 		offset, err := strconv.Atoi(text)
 		if err != nil || offset < 1 || offset > messages {

@@ -1,4 +1,4 @@
-package stored
+package main
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 // patience is how long an answer is waited for on a machine that has much else to do.
 const patience = time.Minute
 
-// EachHeader calls each with the header of every message that a stream holds at the moment of the call, in their order, and
+// eachHeader calls each with the header of every message that a stream holds at the moment of the call, in their order, and
 // returns the first error of it. ctx bounds the whole. The connection is its own, and closed when it returns.
-func EachHeader(ctx context.Context, url, stream string, each func(nats.Header) error) error {
+func eachHeader(ctx context.Context, url, stream string, each func(nats.Header) error) error {
 	closed := make(chan struct{})
 	nc, err := nats.Connect(url, nats.Timeout(patience), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {
