@@ -4,4 +4,8 @@
 // To see the places behind the figures of one directory:
 //
 //	go test ./test/style -v -args -in internal/journal -list
+//
+// Each room has a budget of lines, in budget.txt. After something was removed, this lowers it, and takes new rooms:
+//
+//	go test ./test/style -run Budget -update
 package style
