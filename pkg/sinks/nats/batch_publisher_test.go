@@ -193,7 +193,7 @@ func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 	publishAllNumbered(t, s, 1, 3)
 	for version := 4; version <= 6; version++ {
 		one := []sinks.Message{{Offset: uint64(version), Change: newPod("web", version)}}
-		if _, err := s.Publish(t.Context(), splitLane(0), one); err != nil {
+		if _, err := s.Publish(t.Context(), s.splitLane(0), one); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -27,7 +27,7 @@ func BenchmarkPublish(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			var lanes sync.WaitGroup
 			for i := range concurrency {
-				lane := splitLane(uint64(i))
+				lane := s.splitLane(uint64(i))
 				n := b.N/concurrency + 1
 				lanes.Go(func() {
 					batch := make([]sinks.Message, 0, n)

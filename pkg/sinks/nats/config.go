@@ -42,6 +42,9 @@ type Config struct {
 	// the objects deleted meanwhile. Only in mode kv. Default false.
 	Repair bool `mapstructure:"repair"`
 
+	// Lanes is the number of lanes that objects hash to while the server refuses a subject, so that only the objects in its
+	// lane wait. Default 512, at most 65536.
+	Lanes int `mapstructure:"lanes"`
 	// AckTimeout is how long to wait for an answer of the stream, and for a connection. Default 5s; 100ms to 1h.
 	AckTimeout time.Duration `mapstructure:"ackTimeout"`
 	// MaxInFlightBytes bounds the estimated size of all messages in flight. Default 8 MiB.
@@ -97,6 +100,8 @@ type Create struct {
 }
 
 const (
+	defaultLanes            = 512
+	maxLanes                = 1 << 16
 	defaultAckTimeout       = 5 * time.Second
 	defaultMaxInFlightBytes = 8 << 20
 	defaultInboxPrefix      = "_INBOX"
@@ -123,6 +128,7 @@ const (
 // SetDefaults sets every zero field that has a default.
 func (c *Config) SetDefaults() {
 	c.Mode = cmp.Or(c.Mode, modeJetStream)
+	c.Lanes = cmp.Or(c.Lanes, defaultLanes)
 	c.AckTimeout = cmp.Or(c.AckTimeout, defaultAckTimeout)
 	c.MaxInFlightBytes = cmp.Or(c.MaxInFlightBytes, defaultMaxInFlightBytes)
 	c.InboxPrefix = cmp.Or(c.InboxPrefix, defaultInboxPrefix)

@@ -41,6 +41,7 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 			`nats.subject: "k:{group}.{resource}.{namespace}.{name}" has ':', which a key cannot have; legal are letters, digits and the signs -/_=. only`},
 		"shared key": {func(c *Config) { *c = validBucketConfig(); c.Subject = "{group}.{resource}.{name}" },
 			`nats.subject: "{group}.{resource}.{name}" does not give each object a subject of its own, which mode kv needs; write {namespace} between dots`},
+		"lanes":                 {func(c *Config) { c.Lanes = -1 }, `nats.lanes: -1 is not between 1 and 65536`},
 		"timeout":               {func(c *Config) { c.AckTimeout = -time.Second }, `nats.ackTimeout: too short: found -1s, expected at least 100ms`},
 		"bytes":                 {func(c *Config) { c.MaxInFlightBytes = -1 }, `nats.maxInFlightBytes: -1 is not positive`},
 		"inbox":                 {func(c *Config) { c.InboxPrefix = "a.>" }, `nats.inboxPrefix: "a.>" has a blank, a wildcard or a character that is not ASCII: ">"`},
@@ -84,7 +85,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	c.SetDefaults()
 	want := validConfig()
 	want.Mode = modeJetStream
-	want.AckTimeout, want.MaxInFlightBytes, want.InboxPrefix = 5*time.Second, 8<<20, "_INBOX"
+	want.Lanes, want.AckTimeout, want.MaxInFlightBytes, want.InboxPrefix = 512, 5*time.Second, 8<<20, "_INBOX"
 	want.Create = Create{Storage: "file", Replicas: 1, Duplicates: 2 * time.Minute}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got %+v\nwant %+v", c, want)

@@ -378,7 +378,7 @@ func TestAForbiddenSubjectIsNamedAndOnlyItsLaneWaits(t *testing.T) {
 		mustPublish(t, s, node)
 		mustBeDenied(t, s, newPod("web", 1))
 		due := s.PendingRepartitions()
-		if len(due) != 1 || !due[0].Lost || len(due[0].To) != splitLanes {
+		if len(due) != 1 || !due[0].Lost || len(due[0].To) != defaultLanes {
 			t.Fatalf("to be replaced: %+v", due)
 		}
 		s.ApplyRepartition(due[0])
@@ -387,7 +387,7 @@ func TestAForbiddenSubjectIsNamedAndOnlyItsLaneWaits(t *testing.T) {
 			node.ResourceVersion = fmt.Sprint(version)
 			mustPublish(t, s, node)
 		}
-		if merge := s.PendingRepartitions(); len(merge) != 1 || merge[0].Lost || len(merge[0].From) != splitLanes {
+		if merge := s.PendingRepartitions(); len(merge) != 1 || merge[0].Lost || len(merge[0].From) != defaultLanes {
 			t.Errorf("to be replaced again: %+v", merge)
 		}
 	})

@@ -12,8 +12,6 @@ import (
 const (
 	// singleLane is the lane of all objects, unless the layout is split.
 	singleLane sinks.Lane = "stream"
-	// splitLanes is the number of lanes in a split layout.
-	splitLanes = 512
 	// maxConcurrentLanes is the number of lanes that are published at once, and that share maxInFlightBytes, in a split layout.
 	maxConcurrentLanes = 16
 )
@@ -32,6 +30,8 @@ const (
 
 // laneLayout assigns objects to lanes. All subjects share them. It is safe for concurrent use.
 type laneLayout struct {
+	count int // of lanes in a split layout
+
 	mu    sync.Mutex
 	state layoutState
 }
@@ -45,7 +45,7 @@ func (n *laneLayout) Lane(c *event.Change) (sinks.Lane, error) { return n.LaneTo
 // LaneTo implements [sinks.Router].
 func (n *laneLayout) LaneTo(c *event.Change, _ *sinks.Template) (sinks.Lane, error) {
 	if n.isSplit() {
-		return splitLaneOf(c), nil
+		return n.splitLaneOf(c), nil
 	}
 	return singleLane, nil
 }
@@ -53,7 +53,7 @@ func (n *laneLayout) LaneTo(c *event.Change, _ *sinks.Template) (sinks.Lane, err
 // AllLanes implements [sinks.LaneLister].
 func (n *laneLayout) AllLanes(*event.Change, *sinks.Template) ([]sinks.Lane, error) {
 	if n.isSplit() {
-		return allSplitLanes(), nil
+		return n.allSplitLanes(), nil
 	}
 	return []sinks.Lane{singleLane}, nil
 }
@@ -81,7 +81,7 @@ func (n *laneLayout) ResumeLanes(unfinished []sinks.Lane) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, lane := range unfinished {
-		if lane != singleLane && isLane(lane) {
+		if lane != singleLane && n.containsLane(lane) {
 			n.state = layoutSplit
 		}
 	}
@@ -94,11 +94,11 @@ func (n *laneLayout) PendingRepartitions() []sinks.Repartition {
 	defer n.mu.Unlock()
 	switch n.state {
 	case layoutSplit:
-		return []sinks.Repartition{{Reason: "no subject is refused any more", From: allSplitLanes(), To: []sinks.Lane{singleLane},
-			FormerLane: splitLaneOf}}
+		return []sinks.Repartition{{Reason: "no subject is refused any more", From: n.allSplitLanes(), To: []sinks.Lane{singleLane},
+			FormerLane: n.splitLaneOf}}
 	case layoutSplitPending:
 		return []sinks.Repartition{{Reason: "the server refuses a subject: its objects wait, delivery of the others continues",
-			From: []sinks.Lane{singleLane}, To: allSplitLanes(), Lost: true,
+			From: []sinks.Lane{singleLane}, To: n.allSplitLanes(), Lost: true,
 			FormerLane: func(*event.Change) sinks.Lane { return singleLane }}}
 	default:
 		return nil
@@ -126,22 +126,26 @@ func (*laneLayout) SharesObjects(a, b sinks.Lane) bool {
 }
 
 // splitLaneOf returns the lane of a change in a split layout.
-func splitLaneOf(c *event.Change) sinks.Lane { return splitLane(sinks.KeyHash(c) % splitLanes) }
+func (n *laneLayout) splitLaneOf(c *event.Change) sinks.Lane {
+	return n.splitLane(sinks.KeyHash(c) % uint64(n.count))
+}
 
-func splitLane(i uint64) sinks.Lane { return sinks.Lane(fmt.Sprintf("%d/%d", i, splitLanes)) }
+func (n *laneLayout) splitLane(i uint64) sinks.Lane {
+	return sinks.Lane(fmt.Sprintf("%d/%d", i, n.count))
+}
 
-func allSplitLanes() []sinks.Lane {
-	names := make([]sinks.Lane, splitLanes)
+func (n *laneLayout) allSplitLanes() []sinks.Lane {
+	names := make([]sinks.Lane, n.count)
 	for i := range names {
-		names[i] = splitLane(uint64(i))
+		names[i] = n.splitLane(uint64(i))
 	}
 	return names
 }
 
-// isLane reports whether a lane is one of the layouts.
-func isLane(lane sinks.Lane) bool {
+// containsLane reports whether a lane exists in one of the layouts.
+func (n *laneLayout) containsLane(lane sinks.Lane) bool {
 	_, of, known := parseLane(lane)
-	return lane == singleLane || known && of == splitLanes
+	return lane == singleLane || known && of == uint64(n.count)
 }
 
 // laneWindowBytes returns how many bytes of a lane may be in flight, if total is the bound of the sink.

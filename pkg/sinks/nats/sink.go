@@ -96,7 +96,7 @@ func buildSink(cfg Config, f format.Format, subject *sinks.Template, routed []st
 		lock: make(chan struct{}, 1), afterCheck: batches.readEndOfBatches}
 	repair := &bucketRepair{cfg: cfg, log: log, subject: subject, features: features, end: end, fence: fence,
 		snapshotStarts: map[string]uint64{}}
-	return &Sink{cfg: cfg, log: log, connector: connector{cfg: cfg}, warnings: w,
+	return &Sink{laneLayout: laneLayout{count: cfg.Lanes}, cfg: cfg, log: log, connector: connector{cfg: cfg}, warnings: w,
 		features: features, verifier: verifier, encoder: e, end: end, batches: batches, ids: ids, repair: repair, fence: fence}
 }
 
@@ -141,8 +141,8 @@ func (s *Sink) SizeLimit(ctx context.Context, _ sinks.Lane) (fits func(sinks.Mes
 // Publish implements [sinks.Sink]. It sends the messages in the way that the stream allows, and returns when they are
 // acknowledged.
 func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	if !isLane(lane) {
-		return 0, fmt.Errorf("lane %q does not belong to this sink", lane)
+	if !s.containsLane(lane) {
+		return 0, fmt.Errorf("lane %q does not belong to this sink, which has %d lanes", lane, s.cfg.Lanes)
 	}
 	if len(batch) == 0 {
 		return 0, nil

@@ -51,14 +51,15 @@ func TestATailIsCompleteThoughMirrorsAnswer(t *testing.T) {
 }
 
 func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
-	const objects = 1000
+	const objects, lanes = 1000, 4096
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
+	cfg.Lanes = lanes
 	older := startFencedPublisher(t, cfg, "one")
 	want, from := map[sinks.Lane][]string{}, map[sinks.Lane]sinks.LanePosition{"not one": 1}
 	for i := range objects {
 		c := newPod(fmt.Sprint("web-", i), 1)
-		lane := splitLaneOf(c)
+		lane := older.sink.splitLaneOf(c)
 		if n, err := older.sink.Publish(t.Context(), lane, []sinks.Message{{Offset: offsets.Add(1), Change: c}}); n != 1 {
 			t.Fatal(err)
 		}
@@ -74,7 +75,7 @@ func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 	}
 	from[singleLane] = end
 	want[singleLane] = []string{behind.ID()}
-	lane := splitLaneOf(behind)
+	lane := older.sink.splitLaneOf(behind)
 	if _, known := from[lane]; known {
 		want[lane] = append(want[lane], behind.ID())
 	}

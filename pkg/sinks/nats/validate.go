@@ -22,6 +22,7 @@ func (c Config) Validate() error {
 		atPath("url", c.validateCleartext()),
 		c.validateMode(),
 		atPath("subject", c.validateSubject()),
+		atPath("lanes", checkRange(c.Lanes, 1, maxLanes)),
 		atPath("ackTimeout", c.validateAckTimeout()),
 		atPath("maxInFlightBytes", checkPositive(c.MaxInFlightBytes)),
 		atPath("inboxPrefix", validateLiteral(c.InboxPrefix)),
