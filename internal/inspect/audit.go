@@ -58,7 +58,8 @@ func StampPolicy(ctx context.Context, cfg *config.Config, version string) (strin
 	if err != nil {
 		return "", exit.With(exit.Environment, err)
 	}
-	return stamp.RenderPolicy(slices.Concat(found.withBodies, found.metadataOnly)), nil
+	policy, err := stamp.RenderPolicy(slices.Concat(found.withBodies, found.metadataOnly))
+	return policy, exit.With(exit.Usage, err)
 }
 
 // auditedResources are the resources that the audit log has to cover: those with response bodies, and those with metadata

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -116,5 +117,28 @@ func TestStampPolicySelectsTheResourcesOfTheRules(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
+	}
+}
+
+// TestStampPolicySaysWhatItLeavesOut, and prints none that selects nothing.
+func TestStampPolicySaysWhatItLeavesOut(t *testing.T) {
+	policyOf := func(selected string) (string, error) {
+		return StampPolicy(t.Context(), auditConfig(t, `[{select: [`+selected+`]}]`), "dev")
+	}
+	text, err := policyOf("deployments.apps, horizontalpodautoscalers.autoscaling, events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"# Not stamped: horizontalpodautoscalers.autoscaling: ", "# Not stamped: events: ", `{apiGroups: ["apps"], apiVersions: ["v1"]`} {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is missing in:\n%s", part, text)
+		}
+	}
+	if strings.Contains(text, `["autoscaling"]`) || strings.Contains(text, `"events"`) {
+		t.Errorf("it selects a type that must not be stamped:\n%s", text)
+	}
+	text, err = policyOf("horizontalpodautoscalers.v2.autoscaling")
+	if code, _ := exit.CodeOf(err); code != exit.Usage || !strings.Contains(err.Error(), "autoscaling/v1") {
+		t.Errorf("nothing to stamp: %v\n%s", err, text)
 	}
 }

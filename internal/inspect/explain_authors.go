@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/stamp"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -29,10 +31,10 @@ func fillAuthors(r *Report, cfg *config.Config) {
 
 func authorsOf(cfg *config.Config, rule int, s selection.Scope) *authorsReport {
 	if !cfg.Audit.HasEvents() {
-		return stampedAuthors()
+		return stampedAuthors(s.Resource)
 	}
 	a := &authorsReport{Level: "RequestResponse", Named: []string{"every write that is answered with the object, and deletes"}}
-	if cfg.Audit.Stamps.Enabled {
+	if cfg.Audit.Stamps.Enabled && stamp.WhyUnstamped(s.Resource) == "" {
 		a.Named = append(a.Named, stampedWrites)
 	}
 	if hidesBodies(cfg, s) {
@@ -61,7 +63,10 @@ func authorsOf(cfg *config.Config, rule int, s selection.Scope) *authorsReport {
 const stampedWrites = "creates and updates of the object itself by stamps"
 
 // stampedAuthors is the report where stamps are the only source.
-func stampedAuthors() *authorsReport {
+func stampedAuthors(resource event.Resource) *authorsReport {
+	if why := stamp.WhyUnstamped(resource); why != "" {
+		return &authorsReport{Named: []string{}, Not: []string{"any write: it is not stamped. " + why}}
+	}
 	return &authorsReport{Named: []string{stampedWrites}, Not: []string{
 		"deletes, and writes of subresources such as status and scale: they are not stamped",
 		"writes of the control plane's own components: they are not stamped",

@@ -61,14 +61,14 @@ type Guard struct {
 	requested chan struct{}
 
 	// Owned by Run.
-	state      guardState
-	intervals  []interval // closed ones
-	rules      []resourceRule
-	aggregated map[string]bool
-	firstSeen  time.Time // of state.Identity
-	lastCheck  time.Time
-	lastSlow   time.Time // last check of what changes rarely
-	brokenAt   time.Time // since when the policy proves nothing, having proved something before
+	state     guardState
+	intervals []interval // closed ones
+	rules     []resourceRule
+	unproven  map[string]string // groups, see unprovenGroups
+	firstSeen time.Time         // of state.Identity
+	lastCheck time.Time
+	lastSlow  time.Time // last check of what changes rarely
+	brokenAt  time.Time // since when the policy proves nothing, having proved something before
 }
 
 // guardState is kept over restarts.
@@ -87,7 +87,7 @@ func NewGuard(options Options) *Guard {
 	}
 	g := &Guard{
 		options: options, condition: condition.New(options.Logger, "stamps", pending),
-		requested: make(chan struct{}, 1), aggregated: map[string]bool{},
+		requested: make(chan struct{}, 1), unproven: map[string]string{},
 	}
 	g.proof.Store(&Proof{})
 	return g
@@ -194,21 +194,19 @@ func (g *Guard) observeNotServed(ctx context.Context, resource string) (observat
 		admissionGroup + "/" + admissionVersion + ", so that it stamps nothing: it is older than Kubernetes 1.36, or they are disabled there"}, nil
 }
 
-// observeSlow finds out which groups other servers serve. One that did once is not believed again.
+// observeSlow finds out which groups the policy proves nothing about. One that was among them once is not believed again.
 func (g *Guard) observeSlow(ctx context.Context) error {
 	services, err := g.options.List(ctx, aggregationGroup, "v1", apiServices, "")
 	if err != nil {
 		return fmt.Errorf("list %s: %w", apiServices, err)
 	}
-	groups, err := aggregatedGroups(services)
+	groups, err := unprovenGroups(services)
 	if err != nil {
 		return err
 	}
-	all := maps.Clone(g.aggregated) // a Proof has the former one
-	for _, group := range groups {
-		all[group] = true
-	}
-	g.aggregated = all
+	all := maps.Clone(g.unproven) // a Proof has the former one
+	maps.Copy(all, groups)
+	g.unproven = all
 	return nil
 }
 
@@ -309,7 +307,7 @@ func (g *Guard) storeState(ctx context.Context) error {
 }
 
 func (g *Guard) publishProof(checked string) {
-	p := &Proof{intervals: slices.Clone(g.intervals), aggregated: g.aggregated, checked: checked}
+	p := &Proof{intervals: slices.Clone(g.intervals), unproven: g.unproven, checked: checked}
 	if g.state.Since != "" {
 		p.intervals = append(p.intervals, interval{g.state.Since, g.state.Until, g.rules})
 	}
@@ -332,17 +330,32 @@ func (g *Guard) updateCondition(o observation, waits time.Duration) error {
 	if err != nil {
 		return err
 	}
-	var uncovered []string
-	for _, r := range selected {
-		if !g.aggregated[r.Group] && !covers(g.rules, r) {
-			uncovered = append(uncovered, r.String())
-		}
-	}
-	if len(uncovered) == 0 {
-		g.condition.Clear()
+	if gaps := g.describeUncovered(selected); gaps != "" {
+		g.condition.Update(condition.Problem{Code: condition.StampsUnproven, Cause: gaps})
 		return nil
 	}
-	slices.Sort(uncovered)
-	g.condition.Update(condition.Problem{Code: condition.StampsUnproven, Cause: "the policy does not select " + strings.Join(uncovered, ", ")})
+	g.condition.Clear()
 	return nil
+}
+
+// describeUncovered names the resources that are not stamped, with the reasons; "" if there are none. It leaves out those of
+// other servers.
+func (g *Guard) describeUncovered(selected []event.Resource) string {
+	var reasons, unselected []string
+	for _, r := range selected {
+		version, unproven := g.unproven[r.Group]
+		switch why := WhyUnstamped(r); {
+		case why != "":
+			reasons = append(reasons, r.String()+" is not stamped: "+why)
+		case version != "":
+			reasons = append(reasons, r.String()+" is not proven: the API server serves "+r.Group+"/"+version+", which this program does not know")
+		case !unproven && !covers(g.rules, r):
+			unselected = append(unselected, r.String())
+		}
+	}
+	slices.Sort(reasons)
+	if slices.Sort(unselected); len(unselected) > 0 {
+		reasons = append(reasons, "the policy does not select "+strings.Join(unselected, ", "))
+	}
+	return strings.Join(reasons, "; ")
 }

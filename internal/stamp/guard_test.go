@@ -127,7 +127,7 @@ func TestOnlyVersionsUnderThePrintedPolicyAreProven(t *testing.T) {
 		"a selector of namespaces":  patch(policiesPath, `{"spec":{"matchConstraints":{"namespaceSelector":{"matchLabels":{"a":"b"}}}}}`),
 		"a selector of objects":     patch(policiesPath, `{"spec":{"matchConstraints":{"objectSelector":{"matchLabels":{"a":"b"}}}}}`),
 		"excluded resources":        patch(policiesPath, `{"spec":{"matchConstraints":{"excludeResourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["UPDATE"],"resources":["configmaps"]}]}}}`),
-		"another match policy":      patch(policiesPath, `{"spec":{"matchConstraints":{"matchPolicy":"Exact"}}}`),
+		"another match policy":      patch(policiesPath, `{"spec":{"matchConstraints":{"matchPolicy":"Equivalent"}}}`),
 		"failures are ignored":      patch(policiesPath, `{"spec":{"failurePolicy":"Ignore"}}`),
 		"no reinvocation":           patch(policiesPath, `{"spec":{"reinvocationPolicy":"Never"}}`),
 		"a condition":               patch(policiesPath, `{"spec":{"matchConditions":[{"name":"x","expression":"request.userInfo.username != 'mallory'"}]}}`),
@@ -332,7 +332,7 @@ func TestUnreadablePolicyProvesNothing(t *testing.T) {
 // TestGroupsOfOtherServersAreNotProven: the admission of kube-apiserver does not see their writes.
 func TestGroupsOfOtherServersAreNotProven(t *testing.T) {
 	all := []resourceRule{{Operations: []string{"*"}, APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}}}
-	p := &Proof{intervals: []interval{{"1", "9", all}}, aggregated: map[string]bool{"things.example.io": true}, checked: "9"}
+	p := &Proof{intervals: []interval{{"1", "9", all}}, unproven: map[string]string{"things.example.io": ""}, checked: "9"}
 	for _, c := range []struct {
 		group, version string
 		want           Verdict
@@ -343,11 +343,41 @@ func TestGroupsOfOtherServersAreNotProven(t *testing.T) {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
-	l, m := &lists{version: 7, services: `{"spec":{"group":"apps"}},{"spec":{"group":"things.example.io","service":{"name":"s"}}}`}, &memory{}
+	l, m := &lists{version: 7, services: `{"spec":{"group":"apps","version":"v1"}},{"spec":{"group":"things.example.io","service":{"name":"s"}}}`}, &memory{}
 	g := m.newGuard(0, l.list)
 	mustCheck(t, g)
-	if !g.aggregated["things.example.io"] || g.aggregated["apps"] {
-		t.Errorf("groups of other servers: %v", g.aggregated)
+	if _, unproven := g.unproven["things.example.io"]; !unproven || len(g.unproven) != 1 {
+		t.Errorf("groups of other servers: %v", g.unproven)
+	}
+}
+
+// TestTypesThatAreNotStampedAreNamed, with the reason, and nothing is believed of them, whatever else the policy selects.
+func TestTypesThatAreNotStampedAreNamed(t *testing.T) {
+	autoscalers := event.Resource{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers", Kind: "HorizontalPodAutoscaler"}
+	m, version := &memory{}, int64(7)
+	g := m.newGuard(0, func(_ context.Context, _, _, resource, _ string) ([]byte, error) { return printedList(resource, version), nil })
+	g.options.Selected = func() ([]event.Resource, error) { return []event.Resource{configMapsResource, autoscalers}, nil }
+	mustCheck(t, g)
+	version = 9
+	mustCheck(t, g)
+	verifyCode(t, g, "with HorizontalPodAutoscalers", condition.StampsUnproven)
+	if cause := g.Condition().CauseText(); !strings.Contains(cause, "horizontalpodautoscalers.autoscaling is not stamped: autoscaling/v1") || strings.Contains(cause, "configmaps") {
+		t.Errorf("the cause: %s", cause)
+	}
+	verifyVerdict(t, g, "others", "8", InForce)
+	if got := g.Proof().Judge(autoscalers, "8"); got != NotInForce {
+		t.Errorf("a type that must not be stamped: %v", got)
+	}
+}
+
+// TestALaterVersionOfATypeProvesNothing: no test has stamped a write through it, so the policy leaves it alone, and such a
+// write may bring a stamp of its own. The condition names the version.
+func TestALaterVersionOfATypeProvesNothing(t *testing.T) {
+	l, m := &lists{version: 7, services: `{"spec":{"group":"","version":"v1"}},{"spec":{"group":"","version":"v2"}},{"spec":{"group":"example.io","version":"v9"}}`}, &memory{}
+	g := m.newGuard(0, l.list)
+	mustCheck(t, g)
+	if why, unproven := g.unproven[""]; !unproven || why != "v2" || len(g.unproven) != 1 {
+		t.Errorf("unproven groups: %v", g.unproven)
 	}
 }
 
@@ -412,7 +442,7 @@ func printedList(resource string, version int64) []byte {
 		all := []string{"*"}
 		spec = map[string]any{
 			"failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded", "matchConditions": matchConditions, "variables": variables,
-			"matchConstraints": map[string]any{"matchPolicy": "Equivalent", "resourceRules": []map[string]any{
+			"matchConstraints": map[string]any{"matchPolicy": "Exact", "resourceRules": []map[string]any{
 				{"apiGroups": all, "apiVersions": all, "operations": all, "resources": []string{"*/*"}},
 			}},
 			"mutations": []map[string]any{{"patchType": "JSONPatch", "jsonPatch": map[string]any{"expression": mutation}}},

@@ -31,7 +31,9 @@ type resourceRule struct {
 // coversAll reports whether the rule selects each write of a resource and of its subresources.
 func (r resourceRule) coversAll(resource event.Resource) bool {
 	has := slices.Contains[[]string]
-	return len(r.ResourceNames) == 0 && (r.Scope == "" || r.Scope == "*") && has(r.APIVersions, "*") &&
+	lacks := func(version string) bool { return !has(r.APIVersions, version) }
+	return len(r.ResourceNames) == 0 && (r.Scope == "" || r.Scope == "*") &&
+		(has(r.APIVersions, "*") || !slices.ContainsFunc(stampedVersions(resource.Group), lacks)) &&
 		(has(r.Operations, "*") || has(r.Operations, "CREATE") && has(r.Operations, "UPDATE")) &&
 		(has(r.APIGroups, "*") || has(r.APIGroups, resource.Group)) &&
 		(has(r.Resources, "*/*") || (has(r.Resources, resource.Resource) || has(r.Resources, "*")) && has(r.Resources, resource.Resource+"/*"))
@@ -70,8 +72,8 @@ func (p *policySpec) weakness() string {
 		return "reinvocationPolicy is " + p.ReinvocationPolicy + ", want IfNeeded"
 	case len(c.NamespaceSelector)+len(c.ObjectSelector)+len(c.ExcludeResourceRules) > 0:
 		return "matchConstraints leave out namespaces, objects or resources"
-	case c.MatchPolicy != "Equivalent":
-		return "matchPolicy is " + c.MatchPolicy + ", want Equivalent"
+	case c.MatchPolicy != "Exact":
+		return "matchPolicy is " + c.MatchPolicy + ", want Exact: with another one, the API server refuses writes"
 	case isPresent(p.ParamKind):
 		return "it has a paramKind"
 	case !slices.Equal(p.MatchConditions, matchConditions):
@@ -208,23 +210,27 @@ func strictUnmarshal(text []byte, into any) error {
 	return d.Decode(into)
 }
 
-// aggregatedGroups returns the groups that a list of APIServices shows to be served by other servers, which the policy does
-// not concern.
-func aggregatedGroups(text []byte) (groups []string, err error) {
+// unprovenGroups returns the groups that a list of APIServices shows to be served by other servers, which the policy does
+// not concern, with "", and those that are served in a version that it does not select, with the version.
+func unprovenGroups(text []byte) (map[string]string, error) {
 	var l struct {
 		Items []struct {
 			Spec struct {
-				Group   string
-				Service json.RawMessage
+				Group, Version string
+				Service        json.RawMessage
 			}
 		}
 	}
 	if err := json.Unmarshal(text, &l); err != nil {
 		return nil, fmt.Errorf("list %s: %w", apiServices, err)
 	}
+	groups := map[string]string{}
 	for _, i := range l.Items {
-		if isPresent(i.Spec.Service) {
-			groups = append(groups, i.Spec.Group)
+		switch group, known := groups[i.Spec.Group]; {
+		case isPresent(i.Spec.Service):
+			groups[i.Spec.Group] = ""
+		case !isStampedVersion(i.Spec.Group, i.Spec.Version) && (!known || group != ""):
+			groups[i.Spec.Group] = i.Spec.Version
 		}
 	}
 	return groups, nil

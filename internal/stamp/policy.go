@@ -88,25 +88,34 @@ var mutation = func() string {
  [JSONPatch{op: 'add', path: '/metadata/annotations', value: {'` + event.StampAnnotation + `': variables.stamp}}]`
 }()
 
-// RenderPolicy returns the policy for resources, whose versions do not matter, and its binding, as YAML.
-func RenderPolicy(resources []event.Resource) string {
-	var b strings.Builder
+// RenderPolicy returns the policy for resources, whose versions do not matter, and its binding, as YAML. It leaves out those
+// with a reason of [WhyUnstamped]; an error means that these are all.
+func RenderPolicy(resources []event.Resource) (string, error) {
+	var b, rules, left strings.Builder
+	for _, r := range sortedResources(resources) {
+		if why := WhyUnstamped(r); why != "" {
+			fmt.Fprintf(&left, "# Not stamped: %s: %s.\n", r, why)
+			continue
+		}
+		fmt.Fprintf(&rules, "      - {apiGroups: [%q], apiVersions: [\"%s\"], operations: [CREATE, UPDATE], resources: [%q, %q]}\n",
+			r.Group, strings.Join(stampedVersions(r.Group), `", "`), r.Resource, r.Resource+"/*")
+	}
+	if rules.Len() == 0 {
+		return "", fmt.Errorf("the rules select nothing that can be stamped:\n%s", strings.TrimSpace(left.String()))
+	}
 	fmt.Fprintf(&b, `# Writes the author of each write, and the version that it replaces, into the annotation %s of the object.
 # Writes of the control plane's own components, of subresources, and those that change nothing get no stamp; they keep the one
 # that the object has. kubecdc removes it from everything that it emits. Needs Kubernetes 1.36.
-apiVersion: admissionregistration.k8s.io/v1
+%sapiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
 metadata: {name: %s}
 spec:
   failurePolicy: Fail
   reinvocationPolicy: IfNeeded
   matchConstraints:
+    matchPolicy: Exact  # the API server cannot convert to a version that is not the one of the request
     resourceRules:
-`, event.StampAnnotation, PolicyName)
-	for _, r := range sortedResources(resources) {
-		fmt.Fprintf(&b, "      - {apiGroups: [%q], apiVersions: [\"*\"], operations: [CREATE, UPDATE], resources: [%q, %q]}\n",
-			r.Group, r.Resource, r.Resource+"/*")
-	}
+%s`, event.StampAnnotation, left.String(), PolicyName, rules.String())
 	writeExpressions(&b, "matchConditions", matchConditions)
 	writeExpressions(&b, "variables", variables)
 	fmt.Fprintf(&b, "  mutations:\n    - patchType: JSONPatch\n      jsonPatch:\n        expression: |-\n%s", indent(mutation, 10))
@@ -116,7 +125,7 @@ kind: MutatingAdmissionPolicyBinding
 metadata: {name: %[1]s}
 spec: {policyName: %[1]s}
 `, PolicyName)
-	return b.String()
+	return b.String(), nil
 }
 
 func writeExpressions(b *strings.Builder, member string, all []namedExpression) {

@@ -33,10 +33,10 @@ const (
 
 var users = []string{"alice", "bob", "carol", "mallory", "a user with spaces/and:more", controllerManager}
 
-func startCluster(t testing.TB) *cluster {
+func startCluster(t testing.TB, args ...string) *cluster {
 	t.Helper()
 	require.Integration(t)
-	o := controlplane.Options{Dir: t.TempDir(), NoAudit: true}
+	o := controlplane.Options{Dir: t.TempDir(), NoAudit: true, APIServerArgs: args}
 	for _, name := range users {
 		o.Users = append(o.Users, controlplane.User{Name: name, Token: tokenOf(name), Groups: []string{"system:masters"}})
 	}
@@ -101,6 +101,10 @@ func (c *cluster) send(user, method, path, body string, contentType ...string) (
 		request.Header.Set("Content-Type", mergePatch)
 	}
 	for _, one := range contentType {
+		if accept, is := strings.CutPrefix(one, "accept:"); is {
+			request.Header.Set("Accept", accept)
+			continue
+		}
 		request.Header.Set("Content-Type", one)
 	}
 	response, err := c.client.Do(request)
@@ -144,7 +148,11 @@ func (c *cluster) applyPolicy(resources ...string) {
 	for _, name := range resources {
 		all = append(all, event.ParseResourceName(name))
 	}
-	policy, binding, _ := strings.Cut(RenderPolicy(all), "---\n")
+	text, err := RenderPolicy(all)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	policy, binding, _ := strings.Cut(text, "---\n")
 	c.mustSend("alice", "POST", policiesPath, policy, "application/yaml")
 	c.mustSend("alice", "POST", bindingsPath, binding, "application/yaml")
 	c.awaitStamps(true)

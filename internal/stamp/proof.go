@@ -23,9 +23,9 @@ type interval struct {
 
 // Proof is what a [Guard] has found out so far. It is immutable.
 type Proof struct {
-	intervals  []interval
-	aggregated map[string]bool // groups of other servers
-	checked    string          // newest version that is known about
+	intervals []interval
+	unproven  map[string]string // groups, see unprovenGroups
+	checked   string            // newest version that is known about
 }
 
 // Judge returns whether the policy was in force for a write of an object that made this version.
@@ -33,7 +33,7 @@ func (p *Proof) Judge(resource event.Resource, version string) Verdict {
 	if p.checked == "" {
 		return NotKnown
 	}
-	if !resourceversion.IsOrdered(version) || p.aggregated[resource.Group] {
+	if _, unproven := p.unproven[resource.Group]; unproven || !resourceversion.IsOrdered(version) {
 		return NotInForce
 	}
 	if isNewer(version, p.checked) {
@@ -48,6 +48,9 @@ func (p *Proof) Judge(resource event.Resource, version string) Verdict {
 }
 
 func covers(rules []resourceRule, resource event.Resource) bool {
+	if WhyUnstamped(resource) != "" {
+		return false
+	}
 	for _, r := range rules {
 		if r.coversAll(resource) {
 			return true

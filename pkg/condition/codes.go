@@ -217,7 +217,8 @@ var (
 
 	StampsUnproven = define("StampsUnproven", Degraded, slog.LevelWarn, "stamps prove nothing, because the admission policy is not in force as printed",
 		"stamps name authors again", "changes are emitted without an author, unless the audit log names it",
-		"apply the output of exporter audit-policy --stamp, and find out what changes it")
+		"apply the output of exporter audit-policy --stamp, and find out what changes it; a type that must not be stamped has its authors in "+
+			"the audit log")
 	StampsUnchecked = define("StampsUnchecked", Degraded, slog.LevelWarn, "the admission policy that stamps objects cannot be read",
 		"the admission policy can be read again", "changes wait for that for up to audit.window, and are then without an author", printRights)
 
