@@ -52,10 +52,10 @@ var annotationsTree = &path.Tree{Names: map[string]*path.Tree{
 // with a copy is redacted completely, unless the copy is of the same kind as the object and holds nothing to redact. A copy
 // that cannot be parsed, for example because it is compressed, is redacted.
 func (w *redactionPass) annotationTree(name []byte, i int, next *path.Tree) *path.Tree {
-	if w.copies[i] {
+	kind := copyKindOf(name)
+	if next != redactAll && w.isCopyOfObject(name, i, kind) {
 		return redactAll
 	}
-	kind := copyKindOf(name)
 	if kind == noCopy && (next == nil || !next.Ends) {
 		w.recordKept(i)
 	}
@@ -69,6 +69,21 @@ func (w *redactionPass) annotationTree(name []byte, i int, next *path.Tree) *pat
 		}
 	}
 	return redactAll
+}
+
+// isCopyOfObject reports whether the annotation at i is redacted because it holds a value that the object has, or had when
+// the annotation was last judged. It remembers that.
+func (w *redactionPass) isCopyOfObject(name []byte, i int, kind copyKind) bool {
+	found := w.copies[i] || kind == wholeCopy && w.hideCopies
+	if w.remembered == nil || i >= len(w.b) || w.b[i] != '"' || kind != wholeCopy && !holdsContainer(w.b[i:]) {
+		return found
+	}
+	end := rawjson.SkipString(w.b, i)
+	if end < 0 || string(w.b[i:end]) == masked || isHash(w.b[i:end]) || !found && !w.remembered.hides(name, w.b[i:end]) {
+		return found
+	}
+	w.remembered.record(name, w.b[i:end])
+	return true
 }
 
 // isHarmlessCopy reports whether a copy holds nothing that the rule redacts.

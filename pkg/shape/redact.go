@@ -33,6 +33,7 @@ type redactor struct {
 	others  *path.Tree  // paths, and the annotations of every object
 	tails   []path.Path // of paths, see copySearch
 	hasher  *hasher     // nil unless the mode is hmac
+	memory  *copyMemory // nil: annotations are judged by the present values of the object alone
 
 	secretID, otherID uint32 // see redactionID
 }
@@ -66,6 +67,7 @@ func (r *redactor) hidesValuesOf(resource event.Resource) bool {
 // subject identifies the object that is redacted.
 type subject struct {
 	resource event.Resource
+	key      string // as in event.Known
 	identity string // included in hashes of scope object
 	stored   bool   // already redacted, perhaps under another configuration: redacted values stay unchanged
 }
@@ -82,6 +84,9 @@ func (r *redactor) redactBody(body []byte, target subject) (redacted []byte, hid
 		redactor: r, b: body, kind: target.resource.Kind, identity: target.identity, stored: target.stored,
 		secret: secret, trusted: !secret && r.paths == nil,
 	}
+	if r.memory != nil && target.key != "" && !w.trusted {
+		w.remembered = r.memory.loadObject(target.resource, target.key)
+	}
 	if err := w.redactObject(t); err != nil {
 		return nil, 0, err
 	}
@@ -90,11 +95,15 @@ func (r *redactor) redactBody(body []byte, target subject) (redacted []byte, hid
 	if copies := w.findCopies(); hideCopies || len(copies) > 0 {
 		w = redactionPass{
 			redactor: r, b: body, kind: w.kind, identity: w.identity, stored: w.stored, secret: secret,
-			hideCopies: hideCopies, copies: copies,
+			hideCopies: hideCopies, copies: copies, remembered: w.remembered,
 		}
 		if err := w.redactObject(t); err != nil {
 			return nil, 0, err
 		}
+	}
+	if w.remembered != nil {
+		w.remembered.resolve(target.stored)
+		r.memory.storeObject(target.resource, target.key, w.remembered)
 	}
 	return w.edits.applyTo(body), w.hidden, nil
 }
@@ -130,6 +139,7 @@ type redactionPass struct {
 	hideCopies bool         // redact copies regardless of their contents
 	copies     map[int]bool // where annotations of any name start that hold redacted values
 	depth      int          // nesting level of copies
+	remembered *objectCopies
 
 	declaredKind  string // kind member of a copy
 	edits         edits

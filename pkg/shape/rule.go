@@ -163,7 +163,7 @@ func (r *rule) redactBodies(o *event.Observation, older *staleObjects) {
 	for _, b := range o.Bodies {
 		if r.redactor != nil {
 			identity := identityOf(&event.Change{Resource: o.Resource, UID: b.UID, Name: b.Key})
-			target := subject{resource: o.Resource, identity: identity}
+			target := subject{resource: o.Resource, key: b.Key, identity: identity}
 			var err error
 			if b.Raw, _, err = r.redactor.redactBody(b.Raw, target); err != nil {
 				continue
@@ -227,12 +227,15 @@ func withholdBodies(c *event.Change, err error) {
 }
 
 // redactChange redacts the bodies of a change and the previous state. The previous state was redacted when it was stored,
-// but perhaps under another configuration.
+// but perhaps under another configuration. It is the last one, so that a copy found in the new state is redacted in it too.
 func (r *rule) redactChange(c *event.Change, last *[]byte) (hidden objectParts, err error) {
 	if r.redactor == nil {
 		return 0, nil
 	}
 	target := subject{resource: c.Resource, identity: identityOf(c)}
+	if r.redactor.hidesValuesOf(c.Resource) {
+		target.key = objectKey(c)
+	}
 	for _, body := range [...]*[]byte{&c.Before, &c.After, last} {
 		target.stored = body == last
 		if *body == nil {

@@ -39,6 +39,7 @@ type Shaper struct {
 	ruleOf func(event.Resource) (int, bool)
 	strict *redactor // for resources that no rule selects any more
 	seal   *summarySeal
+	memory *copyMemory
 	bodies Bodies
 
 	mu    sync.Mutex
@@ -47,7 +48,7 @@ type Shaper struct {
 
 // New returns a shaper for the policies of all rules, in order. The policies must be valid.
 func New(policies []Policy, options Options) (*Shaper, error) {
-	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, stale: map[string]*staleObjects{}}
+	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, stale: map[string]*staleObjects{}, memory: newCopyMemory()}
 	if s.ruleOf == nil {
 		s.ruleOf = func(event.Resource) (int, bool) { return 0, len(policies) > 0 }
 	}
@@ -58,12 +59,15 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 	if s.strict, err = newStrictRedactor(policies); err != nil {
 		return nil, err
 	}
+	s.strict.memory = s.memory
 	for i, p := range policies {
 		compiled, err := compileRule(p, options)
 		if err != nil {
 			return nil, fmt.Errorf("resources[%d].%w", i, err)
 		}
-		s.rules = append(s.rules, compiled)
+		if s.rules = append(s.rules, compiled); compiled.redactor != nil {
+			compiled.redactor.memory = s.memory
+		}
 	}
 	return s, nil
 }

@@ -21,8 +21,7 @@ func (s *Shaper) WrapLoad(from LoadFunc) LoadFunc {
 		byRedaction, objects := map[uint32]map[uint64]bool{}, 0
 		stored, err := from(name, func(k event.Known) {
 			objects++
-			var redaction uint32
-			k.Summary, redaction = s.seal.openSummary(k.Summary)
+			redaction := s.openKnown(name, &k)
 			if byRedaction[redaction] == nil {
 				byRedaction[redaction] = map[uint64]bool{}
 			}
@@ -36,6 +35,16 @@ func (s *Shaper) WrapLoad(from LoadFunc) LoadFunc {
 		}
 		return stored, err
 	}
+}
+
+// openKnown decrypts the summary of a stored object, restores the verdicts about its annotations, and returns the ID of the
+// redaction under which it was last emitted.
+func (s *Shaper) openKnown(name string, k *event.Known) (redaction uint32) {
+	copies, sealed := splitCopies(k.Summary)
+	k.Summary, redaction = s.seal.openSummary(sealed)
+	k.Summary = copies.takeDigests(k.Summary)
+	s.memory.restoreObject(name, k.Key, copies)
+	return redaction
 }
 
 // keepsBodiesOf reports whether the rule of a resource needs bodies.
@@ -55,6 +64,7 @@ func (s *Shaper) recordStale(name string, resource event.Resource, byRedaction m
 	if !r.hidesValuesOf(resource) {
 		delete(byRedaction, redactionUnknown)
 	}
+	s.memory.setUnknown(name, byRedaction[redactionUnknown])
 	older := &staleObjects{}
 	for _, keys := range byRedaction {
 		if older.keys == nil {
@@ -80,13 +90,15 @@ func (s *Shaper) staleOf(resource string) *staleObjects {
 
 // sealKnown encrypts the summaries of known objects, together with the ID of the redaction under which each was emitted.
 func (s *Shaper) sealKnown(r *rule, o *event.Observation, older *staleObjects) {
+	current, conceals := r.redactor.redactionID(o.Resource), r.redactor.hidesValuesOf(o.Resource)
 	for _, key := range o.RemovedKeys {
-		older.removeKey(key)
+		if older.removeKey(key); conceals {
+			s.memory.forgetObject(o.Resource, key)
+		}
 	}
 	if len(o.Known) == 0 {
 		return
 	}
-	current, conceals := r.redactor.redactionID(o.Resource), r.redactor.hidesValuesOf(o.Resource)
 	o.Known = slices.Clone(o.Known) // the tracker still uses the original summaries
 	var scratch []byte
 	for i := range o.Known {
@@ -95,7 +107,12 @@ func (s *Shaper) sealKnown(r *rule, o *event.Observation, older *staleObjects) {
 		if older.hasKey(k.Key) { // the change was not emitted
 			redaction = redactionOlder
 		}
-		k.Summary = s.seal.sealSummary(&scratch, k.Summary, redaction, conceals)
+		if !conceals {
+			k.Summary = s.seal.sealSummary(&scratch, k.Summary, redaction, false)
+			continue
+		}
+		form, digests := s.memory.encode(o.Resource, k.Key)
+		k.Summary = string(form) + s.seal.sealSummary(&scratch, string(digests)+k.Summary, redaction, true)
 	}
 }
 
@@ -116,11 +133,12 @@ func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 		return false
 	}
 	after := c.After
-	for _, body := range [...]*[]byte{&c.Before, &c.After} {
+	target := subject{resource: c.Resource, key: objectKey(c), identity: identityOf(c), stored: true}
+	for _, body := range [...]*[]byte{&c.Before, &c.After, &c.Before} { // each may hold what is copied in the other
 		if *body == nil {
 			continue
 		}
-		redacted, _, err := r.redactBody(*body, subject{resource: c.Resource, identity: identityOf(c), stored: true})
+		redacted, _, err := r.redactBody(*body, target)
 		if err != nil {
 			withholdBodies(c, err)
 			return true
@@ -146,7 +164,7 @@ func (s *Shaper) RedactStoredBody(resource event.Resource, b *event.Body) (chang
 		return false
 	}
 	identity := identityOf(&event.Change{Resource: resource, UID: b.UID, Name: b.Key})
-	target := subject{resource: resource, identity: identity, stored: true}
+	target := subject{resource: resource, key: b.Key, identity: identity, stored: true}
 	redacted, _, err := r.redactBody(b.Raw, target)
 	if err != nil {
 		redacted = nil
