@@ -275,12 +275,14 @@ func (p *protection) matchPaths(
 // what is watched and in what would be watched after a restart. Requires p.mu.
 func (p *protection) evaluate(r *protectedRule) (matches bool) {
 	problem, reason := condition.Problem{}, ""
+	var uncovered string
 	for _, version := range []func(source.GuardedType) event.Resource{
 		func(t source.GuardedType) event.Resource { return t.Scope.Resource },
 		func(t source.GuardedType) event.Resource { return t.Next },
 	} {
 		counter, failure := p.countPaths(r, version)
 		if counter.AllMatch() {
+			uncovered = cmp.Or(uncovered, shape.DescribeUncovered(counter.Uncovered()))
 			continue
 		}
 		if problem = unmatchedProblem(r.index, counter); problem.Code != "" {
@@ -289,8 +291,15 @@ func (p *protection) evaluate(r *protectedRule) (matches bool) {
 		}
 		reason = cmp.Or(failure, fmt.Sprintf("redaction.strict: the redactPaths of resources[%d] are not known to match yet", r.index))
 	}
-	if p.strict && problem.Code != "" {
+	switch {
+	case p.strict && problem.Code != "":
 		problem.Effect = condition.RedactionHeld.Kind().Effect
+	case p.strict && reason == "" && uncovered != "":
+		problem = condition.Problem{
+			Code:   condition.RedactionUnmatched,
+			Cause:  fmt.Sprintf("redaction.strict: the redactPaths of resources[%d] cover no value of the same type at %s", r.index, uncovered),
+			Effect: "values at these places are emitted", Remedy: "add these paths to redactPaths",
+		}
 	}
 	r.condition.Update(problem)
 	if reason != r.reason {

@@ -22,6 +22,12 @@ type pathReport struct {
 	Nearest string `json:"nearest,omitempty"` // the nearest path that a selected type has
 }
 
+// uncoveredPlace is a place of the same type as one that redactPaths name, which none of them covers.
+type uncoveredPlace struct {
+	Path string `json:"path"`
+	Like string `json:"like"`
+}
+
 // countPaths matches the paths of each rule as the running exporter does. Scopes that cannot be read are skipped; their
 // access shows it.
 func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *config.Config) error {
@@ -43,8 +49,18 @@ func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *c
 			r.Rules[i].Paths = append(r.Rules[i].Paths,
 				pathReport{p.Key, p.Path, p.Matched, counter.Objects, p.Match == shape.PathAbsent, p.Nearest})
 		}
+		for _, u := range counter.Uncovered() {
+			r.Rules[i].Uncovered = append(r.Rules[i].Uncovered, uncoveredPlace(u))
+		}
 	}
 	return nil
+}
+
+// writeUncovered writes the places that no path covers as text.
+func writeUncovered(b *bytes.Buffer, places []uncoveredPlace) {
+	for _, u := range places {
+		fmt.Fprintf(b, "  redactPaths leave out %s, of the same type as %s\n", u.Path, u.Like)
+	}
 }
 
 // writePaths writes the matches of each path as text.

@@ -38,6 +38,7 @@ type ruleReport struct {
 	Left          []nameReport     `json:"left,omitempty"`
 	Unserved      []nameReport     `json:"unserved,omitempty"`
 	Paths         []pathReport     `json:"paths,omitempty"`
+	Uncovered     []uncoveredPlace `json:"uncovered,omitempty"`
 }
 
 type resourceReport struct {

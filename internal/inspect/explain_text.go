@@ -27,6 +27,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		writeNames(&b, "selected and not served", rule.Unserved)
 		writeNames(&b, "left alone", rule.Left)
 		writePaths(&b, rule.Paths)
+		writeUncovered(&b, rule.Uncovered)
 		writeAuthors(&b, rule.Resources)
 	}
 	if r.Window > 0 {

@@ -355,7 +355,9 @@ func TestGroupsOfOtherServersAreNotProven(t *testing.T) {
 func TestTypesThatAreNotStampedAreNamed(t *testing.T) {
 	autoscalers := event.Resource{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers", Kind: "HorizontalPodAutoscaler"}
 	m, version := &memory{}, int64(7)
-	g := m.newGuard(0, func(_ context.Context, _, _, resource, _ string) ([]byte, error) { return printedList(resource, version), nil })
+	g := m.newGuard(0, func(_ context.Context, _, _, resource, _ string) ([]byte, error) {
+		return printedList(resource, version), nil
+	})
 	g.options.Selected = func() ([]event.Resource, error) { return []event.Resource{configMapsResource, autoscalers}, nil }
 	mustCheck(t, g)
 	version = 9

@@ -108,8 +108,8 @@ var (
 		"type definitions are being watched again", "new types are found a few seconds later", "exporter rbac --with-triggers prints the right")
 	TypesSilent = define("TypesSilent", Degraded, slog.LevelWarn, "the watch of type definitions fell silent, opening it again",
 		"type definitions are being watched again", "new types are found a few seconds later", "look at proxies and load balancers before the API server")
-	RedactionUnmatched = define("RedactionUnmatched", Degraded, slog.LevelWarn, "a redaction path matches nothing in the types of its rule",
-		"every redaction path matches", "values that were meant to be redacted are emitted",
+	RedactionUnmatched = define("RedactionUnmatched", Degraded, slog.LevelWarn, "a redaction path matches nothing in the types of its rule, or leaves out places of the same type",
+		"redaction paths match", "values that were meant to be redacted are emitted",
 		"correct redactPaths; exporter explain shows each path; if the type is not installed yet, install it")
 	RedactionHeld = define("RedactionHeld", NotReady, slog.LevelWarn, "changes wait until each redaction path of their rule is known to match",
 		watchStarts, "nothing of the resource is read or emitted",

@@ -12,10 +12,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// copyMemory remembers which annotations were redacted because they hold a value of their object. Such a verdict outlives the
-// value: it stays until the value of the annotation changes, so that a rotated value does not appear in the copy of it. It is
-// stored with the known object: digests in the sealed summary, and in front of that hashes of the names, which hide the
-// annotation once more if the digests were lost with their key. Safe for concurrent use.
+// copyMemory remembers which annotations were redacted because they hold a value of their object. Such a verdict outlives
+// the value: it stays until the value of the annotation changes, so that a rotated value does not appear in the copy of it.
+// It is stored with the known object: digests in the sealed summary, and in front of that hashes of the names, which hide
+// the annotation once more if the digests were lost with their key. Safe for concurrent use.
 type copyMemory struct {
 	mu        sync.Mutex
 	resources map[string]*resourceCopies // by name

@@ -8,7 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// rotated are objects with a value that a rule redacts, of which an annotation has a copy that nothing but the value betrays.
+// rotated are objects with a value that a rule redacts, and of which an annotation has a copy that nothing else betrays.
 var rotated = map[string]struct {
 	resource event.Resource
 	policy   Policy
@@ -72,8 +72,8 @@ func (r *rotation) emit(c *event.Change) string {
 	return string(c.After)
 }
 
-// TestARotatedValueStaysHiddenInItsCopy until the annotation itself changes, through restarts with the key of before, without
-// one and with another, edits of the rules, a delete, and in a copy under another name.
+// TestARotatedValueStaysHiddenInItsCopy until the annotation itself changes, through restarts with the key of before,
+// without one and with another, edits of the rules, a delete, and in a copy under another name.
 func TestARotatedValueStaysHiddenInItsCopy(t *testing.T) {
 	eachRotation(t, func(t *testing.T, r *rotation) {
 		r.update("hunter-old", copyOfOld)
@@ -95,7 +95,8 @@ func TestARotatedValueStaysHiddenInItsCopy(t *testing.T) {
 	})
 }
 
-// TestAChangedAnnotationIsJudgedAnew: it is shown as soon as it holds no value, and redacted where it holds the old one again.
+// TestAChangedAnnotationIsJudgedAnew: it is shown as soon as it holds no value, and redacted where it holds the old one
+// again.
 func TestAChangedAnnotationIsJudgedAnew(t *testing.T) {
 	eachRotation(t, func(t *testing.T, r *rotation) {
 		r.update("hunter-old", copyOfOld)
@@ -120,8 +121,8 @@ func TestACopyMadeBeforeItsValueIsHiddenInTheStateBefore(t *testing.T) {
 	})
 }
 
-// TestAfterAFailoverNoCopyIsShownUntilItChanges: the replicated state has no verdicts, and the next exporter sees no value of
-// before.
+// TestAfterAFailoverNoCopyIsShownUntilItChanges: the replicated state has no verdicts, and the next exporter sees no value
+// of before.
 func TestAfterAFailoverNoCopyIsShownUntilItChanges(t *testing.T) {
 	eachRotation(t, func(t *testing.T, r *rotation) {
 		r.update("hunter-old", copyOfOld)

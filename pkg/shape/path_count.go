@@ -2,6 +2,7 @@ package shape
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,6 +16,10 @@ type PathCounter struct {
 	Paths   []PathCount
 	trees   []*path.Tree
 	parsed  []path.Path
+
+	redacted map[int]path.Path // those of redactPaths, by index; apart from metadata, which each object has
+	covered  *path.Tree        // by all of them
+	places   []typePlaces      // of each type that was added with AddSchema
 }
 
 // PathCount is the count of one path.
@@ -30,14 +35,14 @@ type PathCount struct {
 
 // NewPathCounter returns a counter for all paths of a policy, which must be valid.
 func (p Policy) NewPathCounter() (*PathCounter, error) {
-	c := &PathCounter{}
+	c := &PathCounter{redacted: map[int]path.Path{}}
 	for key, texts := range p.pathsByKey() {
 		for i, text := range texts {
 			c.Paths = append(c.Paths, PathCount{Key: fmt.Sprintf("%s[%d]", key, i), Path: text})
 		}
 	}
 	slices.SortFunc(c.Paths, func(a, b PathCount) int { return strings.Compare(a.Key, b.Key) })
-	for _, counted := range c.Paths {
+	for i, counted := range c.Paths {
 		parsed, err := parsePaths([]string{counted.Path})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", counted.Key, err)
@@ -47,8 +52,13 @@ func (p Policy) NewPathCounter() (*PathCounter, error) {
 			return nil, fmt.Errorf("%s: %w", counted.Key, err)
 		}
 		c.trees, c.parsed = append(c.trees, t), append(c.parsed, parsed[0])
+		if strings.HasPrefix(counted.Key, "redactPaths[") && parsed[0][0].Name != "metadata" {
+			c.redacted[i] = parsed[0]
+		}
 	}
-	return c, nil
+	var err error
+	c.covered, err = path.NewTree(slices.Collect(maps.Values(c.redacted)))
+	return c, err
 }
 
 // PathsOutside returns the paths of a policy that match nothing in objects of a schema. Invalid paths are left out.
@@ -71,11 +81,15 @@ func (c *PathCounter) AddSchema(s *Schema) {
 	for i := range c.Paths {
 		c.Paths[i].addMatch(s.Match(c.parsed[i]))
 	}
+	if len(c.redacted) > 0 {
+		c.places = append(c.places, s.findPlaces(c.redacted, c.covered))
+	}
 }
 
 // Add adds the counts of a counter of the same policy, for other types.
 func (c *PathCounter) Add(other *PathCounter) {
 	c.Objects += other.Objects
+	c.places = append(c.places, other.places...)
 	for i, p := range other.Paths {
 		c.Paths[i].Matched += p.Matched
 		c.Paths[i].addMatch(p.Match, p.Nearest)

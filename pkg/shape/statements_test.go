@@ -38,6 +38,10 @@ var statements = map[string]map[string]string{
 		"- An aggregated API server that": "internal/app/protection_test.go TestAnEditedOpenAPIDocumentIsNoticed",
 		"- The definition that counts":    "schema_test.go TestPathsAreMatchedWithDefinitions; test/e2e/source/held_test.go TestOtherVersionHoldsItsType",
 		"For types that may be custom":    "internal/app/protection_test.go TestTheRightToReadDefinitionsIsNeededForStrict; cmd/exporter/rbac_test.go TestRightsAreTheLeast",
+		"A path names one place": "schema_alike_test.go TestPlacesOfTheSameTypeAreNamed; " +
+			"test/e2e/protection_test.go TestStrictRedactionNamesPlacesOfTheSameType",
+		"- The same type is":    "schema_alike_test.go TestPlacesOfTheSameTypeAreNamed",
+		"- Nothing is held for": "test/e2e/protection_test.go TestStrictRedactionNamesPlacesOfTheSameType",
 		"The check proves that a member": "schema_test.go TestPathsAreMatchedWithSchemas; schema_test.go TestAPathOfOneTypeIsEnough; " +
 			"test/e2e/protection_test.go TestUnmatchedRedactionPathIsACondition",
 		"Of a Secret, only values that":     "redact_test.go TestSecretsShowOnlyNames; test/e2e/secrets_test.go TestSecretsAreNeverShown",

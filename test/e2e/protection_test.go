@@ -3,6 +3,7 @@ package e2e
 import (
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -109,5 +110,40 @@ func awaitText(s *fixture, file, part string) {
 			s.t.Fatalf("%s lacks %s (%v)", file, part, err)
 		}
 		await.Pause(s.t, lookEvery)
+	}
+}
+
+// TestStrictRedactionNamesPlacesOfTheSameType: a path of containers says nothing of init containers and ephemeral ones, nor
+// of the templates of workloads. The condition and explain name the paths to add, and the paths end the condition.
+func TestStrictRedactionNamesPlacesOfTheSameType(t *testing.T) {
+	left := []string{"spec.initContainers[*].env[*].value", "spec.ephemeralContainers[*].env[*].value", "spec.template.spec.containers[*].env[*].value",
+		"spec.template.spec.initContainers[*].env[*].value", "spec.template.spec.ephemeralContainers[*].env[*].value"}
+	file := filepath.Join(t.TempDir(), "stream.jsonl")
+	redacting := func(strict bool, paths ...string) func(*exporter.Settings) {
+		return func(settings *exporter.Settings) {
+			settings.File, settings.Redaction = file, map[string]any{"strict": strict}
+			settings.Resources = []map[string]any{{"select": []string{"pods", "deployments.apps"}, "redactPaths": paths}}
+		}
+	}
+	s := newFixture(t, []workload.Kind{workload.Pods}, redacting(true, "spec.containers[*].env[*].value"))
+	s.must(s.exporter.Start(t.Context()))
+	for _, path := range left {
+		s.awaitAnswer("/readyz", http.StatusOK, path)
+	}
+	explained, err := exec.CommandContext(t.Context(), s.program, "explain", "--config", s.exporter.Config()).CombinedOutput()
+	for _, path := range left {
+		if err != nil || !strings.Contains(string(explained), "redactPaths leave out "+path) {
+			t.Errorf("explain does not name %s (%v):\n%s", path, err, explained)
+		}
+	}
+	s.must(s.exporter.Configure(redacting(true, append(left, "spec.containers[*].env[*].value")...)))
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(t, lookEvery) {
+		_, text, err := s.exporter.Get(t.Context(), "/readyz")
+		if err == nil && !strings.Contains(text, "RedactionUnmatched") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the condition outlives its cause (%v):\n%s", err, text)
+		}
 	}
 }
