@@ -37,7 +37,7 @@ type copyVerdict struct {
 
 const (
 	anyDigest       = 0
-	maxCopyVerdicts = 16 // of one object; older ones are forgotten
+	maxCopyVerdicts = 8 // of one object; older ones are forgotten
 	digestSize      = 8
 	nameSize        = 4
 )

@@ -477,3 +477,46 @@ func (s *fixture) judgeRedactionChanges(records []bus.Record) {
 		s.t.Errorf("updates of %d Secrets arrived", len(seen))
 	}
 }
+
+// TestARotatedValueStaysHiddenInAnAnnotation: one that holds a value of its object stays redacted when the value is rotated
+// while the exporter runs, while it does not, and after an edit of its rules. Nothing of the old value is emitted or stored.
+func TestARotatedValueStaysHiddenInAnAnnotation(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stream.jsonl")
+	var settings exporter.Settings
+	rules := func(paths ...string) func(*exporter.Settings) {
+		return func(given *exporter.Settings) {
+			given.File = file
+			given.Resources = []map[string]any{
+				{"select": []string{"configmaps"}, "redactPaths": append(paths, "data.password"), "before": "full", "changed": "jsonPatch"},
+			}
+			settings = *given
+		}
+	}
+	s := newFixture(t, nil, rules())
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "rotated"))
+	step := 0
+	rotate := func(more string) {
+		step++
+		s.must(s.cluster.Patch(t.Context(), workload.ConfigMaps, s.name, "rotated",
+			fmt.Sprintf(`{"data":{"password":"planted-%04d-rotated","step":"of-rotation-%d"}%s}`, step, step, more)))
+	}
+	p := plants{values: []string{"planted-0001-rotated"}}
+	rotate(`,"metadata":{"annotations":{"example.com/state":"{\"was\":\"planted-0001-rotated\"}"}}`)
+	rotate("")
+	awaitText(s, file, "of-rotation-2")
+	s.must(s.exporter.Stop())
+	rotate("")
+	s.must(s.exporter.Start(t.Context()))
+	awaitText(s, file, "of-rotation-3")
+	s.must(s.exporter.Configure(rules("data.added")))
+	rotate("")
+	awaitText(s, file, "of-rotation-4")
+	rotate(`,"metadata":{"annotations":{"example.com/state":"{\"was\":\"shown-again\"}"}}`)
+	awaitText(s, file, "shown-again")
+	s.must(s.exporter.Stop())
+	text, err := os.ReadFile(file)
+	s.must(err)
+	s.nothingOf(&p, "the file", string(text))
+	s.nothingInFiles(&p, settings.JournalDir())
+}
