@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,21 +39,20 @@ func newReloader(
 	return &reloader{log: log, current: current, apply: apply, condition: condition.New(log, "configuration", condition.Problem{})}
 }
 
-// run applies changes of the configuration file until ctx ends. Without a working watch, only SIGHUP reloads the file.
+// run applies changes of the configuration file until ctx ends.
 func (r *reloader) run(ctx context.Context) error {
 	file := r.current().cfg.File
 	changed := make(chan struct{}, 1)
-	watching := startTask("watch of the configuration", func(ctx context.Context) error {
-		return config.Watch(ctx, file, func() {
+	var watching sync.WaitGroup
+	defer watching.Wait() // ctx has ended
+	watching.Go(func() {
+		config.Watch(ctx, file, func() {
 			select {
 			case changed <- struct{}{}:
 			default:
 			}
 		})
-	}, func(err error) {
-		r.log.Warn("changes of the configuration file are not noticed; SIGHUP reads it again", "file", file, "error", err)
 	})
-	defer watching.stop()
 	tick := time.NewTicker(pendingInterval)
 	defer tick.Stop()
 	for {

@@ -89,7 +89,6 @@ var onlyFrom = map[string][]string{
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},
 	"github.com/spf13/viper":          {"internal/config"},
-	"github.com/fsnotify/fsnotify":    {"internal/config"},
 	"github.com/google/cel-go":        {"pkg/shape/filter"},
 	"github.com/prometheus":           {"internal/admin", "internal/telemetry"},
 	"go.opentelemetry.io":             {"internal/telemetry"},
