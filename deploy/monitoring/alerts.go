@@ -65,7 +65,7 @@ var lasting = []condition.Code{
 	condition.ConfigPending, condition.ResourceListing, condition.ResourceUnread, condition.SnapshotPending, condition.ResourceGone,
 	condition.NamespaceUnknown,
 	condition.TypesUnwatched, condition.TypesSilent, condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
-	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose, condition.TelemetryUnsent,
+	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose, condition.PortFlooded, condition.TelemetryUnsent,
 	condition.SignalsUnreceived,
 }
 

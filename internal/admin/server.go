@@ -3,7 +3,6 @@ package admin
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"log/slog"
@@ -22,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/kubecdc/kubecdc/internal/port"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
@@ -40,9 +40,6 @@ type Options struct {
 
 // DefaultListen is loopback only: what the server shows has no authentication.
 const DefaultListen = "127.0.0.1:8080"
-
-// stopWithin bounds how long Run waits for requests in progress when it stops.
-const stopWithin = 2 * time.Second
 
 // memoryInUse adds go_gc_heap_live_bytes: what the last garbage collection found in use. It shows a leak, which
 // go_memstats_heap_alloc_bytes hides behind garbage.
@@ -69,6 +66,7 @@ type Server struct {
 	delivery *prometheus.HistogramVec
 	handler  http.Handler
 	listener net.Listener
+	port     *port.Port
 
 	latest  atomic.Pointer[frame]
 	changes changeRing
@@ -78,7 +76,7 @@ type Server struct {
 // New makes a server. It does not listen yet.
 func New(options Options) *Server {
 	options.Listen, options.Logger = cmp.Or(options.Listen, DefaultListen), cmp.Or(options.Logger, slog.Default())
-	s := &Server{options: options, publish: prometheus.NewHistogramVec(publishSeconds, []string{"sink"}),
+	s := &Server{options: options, port: port.New(options.Listen, options.Logger), publish: prometheus.NewHistogramVec(publishSeconds, []string{"sink"}),
 		delivery: prometheus.NewHistogramVec(deliverySeconds, []string{"sink"})}
 	build := prometheus.NewGaugeVec(buildInfo, []string{"version", "goversion"})
 	build.WithLabelValues(options.Version, runtime.Version()).Set(1)
@@ -145,39 +143,22 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 // Run serves until ctx ends and returns nil, or the error that stopped it. Requests under way then have a short time to
 // end. No goroutine is left when it returns.
 func (s *Server) Run(ctx context.Context) error {
-	server := &http.Server{
-		Handler:           s.handler,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          s.errorLog(),
-		BaseContext:       func(net.Listener) context.Context { return ctx }, // so that streams end with it
-	}
 	var sampling sync.WaitGroup
 	defer sampling.Wait()
 	ctx, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
 	sampling.Go(func() { s.sampleRegularly(ctx) })
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(s.listener) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
-	defer cancel()
-	err := server.Shutdown(stop)
-	if errors.Is(err, context.DeadlineExceeded) { // a slow reader is cut off, not waited for
-		err = server.Close()
-	}
-	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
-		err = errors.Join(err, ended)
-	}
-	return err
+	return s.port.Serve(ctx, s.listener, &http.Server{
+		Handler:      s.handler,
+		ReadTimeout:  10 * time.Second,
+		WriteTimeout: 30 * time.Second,
+		IdleTimeout:  time.Minute,
+		ErrorLog:     s.errorLog(),
+	})
 }
+
+// PortStatus returns whether the port is flooded.
+func (s *Server) PortStatus() condition.Status { return s.port.Status() }
 
 // handleLive answers 200 while the process runs. Faults of the environment belong to readiness: a restart would not help.
 func (s *Server) handleLive(w http.ResponseWriter, _ *http.Request) {
@@ -237,6 +218,7 @@ func (s *Server) errorLog() *log.Logger {
 // have its own name resolve to 127.0.0.1 and read what this server shows; its browser still sends that name as Host.
 func (s *Server) rejectForeignHosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		port.Prove(r.Context())
 		if s.onLoopback() && !isLocal(r.Host) {
 			http.Error(w, "this server is for the machine that it runs on: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
 			return

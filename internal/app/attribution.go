@@ -180,5 +180,8 @@ func (n *attributionRunner) conditions() (all []condition.Status) {
 		status, _ := i.Status()
 		all = append(all, status)
 	}
+	if n.webhook != nil {
+		all = append(all, n.webhook.PortStatus())
+	}
 	return all
 }

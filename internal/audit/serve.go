@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,30 +14,25 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
 const (
-	maxConnections      = 128
 	maxStreams          = 16        // concurrent requests of a connection
 	maxWindow           = 256 << 10 // receive buffer of a connection, in bytes
-	handshakeTimeout    = 5 * time.Second
 	idleTimeout         = 2 * time.Minute
-	closeTimeout        = 2 * time.Second
 	listenInterval      = time.Second // between attempts while the port is taken
 	certificateInterval = time.Second // minimum between two loads of the certificates
 )
 
-// Run serves until ctx ends and returns nil. Open requests have closeTimeout to finish. It retries while the port is taken.
+// Run serves until ctx ends and returns nil. Open requests have a short time to finish. It retries while the port is taken.
 func (w *Webhook) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		listener, err := net.Listen("tcp", w.config.Listen)
 		if err == nil {
 			w.condition.Clear()
-			err = w.serveListener(ctx, netutil.LimitListener(listener, maxConnections))
+			err = w.serveListener(ctx, listener)
 		}
 		if err != nil {
 			w.condition.Update(condition.Problem{Code: condition.AuditUnserved, Cause: err.Error()})
@@ -49,30 +43,14 @@ func (w *Webhook) Run(ctx context.Context) error {
 }
 
 func (w *Webhook) serveListener(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{
-		Handler: w, ReadHeaderTimeout: handshakeTimeout, IdleTimeout: idleTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    slog.NewLogLogger(handshakeLog{w.log.Handler(), w}, slog.LevelWarn),
-		TLSConfig:   &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: w.configForClient},
+	return w.port.Serve(ctx, listener, &http.Server{
+		Handler: w, IdleTimeout: idleTimeout,
+		ErrorLog:  slog.NewLogLogger(handshakeLog{w.log.Handler(), w}, slog.LevelWarn),
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: w.configForClient},
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxWindow, MaxReceiveBufferPerStream: maxWindow,
 		},
-	}
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		if server.Shutdown(closing) != nil {
-			server.Close()
-		}
 	})
-	err := server.ServeTLS(listener, "", "")
-	if !stop() {
-		<-stopped
-		return nil
-	}
-	return errors.Join(err, server.Close())
 }
 
 // configForClient returns the current certificates, or the last ones that could be read.

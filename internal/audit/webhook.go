@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/port"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
@@ -49,6 +50,7 @@ type Webhook struct {
 	recordLoss   RecordLoss
 	log          *slog.Logger
 	condition    *condition.Condition
+	port         *port.Port
 	certificates certificateFiles
 	bodyMemory   *byteSemaphore
 	scanSlot     chan struct{}
@@ -63,8 +65,8 @@ type Webhook struct {
 func NewWebhook(config WebhookConfig, store StoreEvents, lost RecordLoss, log *slog.Logger) (*Webhook, error) {
 	w := &Webhook{
 		config: config, storeEvents: store, recordLoss: lost, log: log,
-		condition:  condition.New(log.With("listen", config.Listen), "audit/"+config.Listen, condition.Problem{}),
-		bodyMemory: newByteSemaphore(maxBodies), scanSlot: make(chan struct{}, 1),
+		condition: condition.New(log.With("listen", config.Listen), "audit/"+config.Listen, condition.Problem{}),
+		port:      port.New(config.Listen, log), bodyMemory: newByteSemaphore(maxBodies), scanSlot: make(chan struct{}, 1),
 	}
 	if _, err := w.certificates.loadRecent(&config); err != nil {
 		return nil, err
@@ -80,8 +82,11 @@ func (w *Webhook) Status() (status condition.Status, malformed uint64) {
 	return w.condition.Status(), w.malformed.Load()
 }
 
+// PortStatus returns whether the port is flooded.
+func (w *Webhook) PortStatus() condition.Status { return w.port.Status() }
+
 // RejectedRequests counts the requests of clients that are not listed or not trusted any more, and the connections that
-// failed in the TLS handshake, such as those without a certificate of the configured authorities.
+// failed in the TLS handshake, such as those without a certificate of the configured authorities or dropped in a flood.
 func (w *Webhook) RejectedRequests() uint64 { return w.rejected.Load() }
 
 // ServeHTTP handles one batch of events.
@@ -94,6 +99,7 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 			w.log.Warn("audit events are rejected: audit.webhook.clients does not list the client; logged once",
 				"name", name, "address", request.RemoteAddr)
 		}
+		response.Header().Set("Connection", "close") // only clients that are listed keep connections
 		http.Error(response, "audit.webhook.clients does not list this client", http.StatusForbidden)
 		return
 	case !w.isTrusted(request.TLS):
@@ -101,6 +107,9 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		response.Header().Set("Connection", "close") // with a new connection and certificate it can repeat the batch
 		http.Error(response, "the certificate of this client is not trusted any more", http.StatusServiceUnavailable)
 		return
+	}
+	port.Prove(request.Context())
+	switch {
 	case request.Method != http.MethodPost:
 		http.Error(response, "audit events require POST", http.StatusMethodNotAllowed)
 		return

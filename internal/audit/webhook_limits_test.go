@@ -7,13 +7,17 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
@@ -144,6 +148,83 @@ func TestStalledConnectionsDoNotBlockOthers(t *testing.T) {
 		if code := s.awaitAnswer(t, "kube-apiserver", list); code != http.StatusOK {
 			t.Fatalf("%d", code)
 		}
+	}
+}
+
+// TestFloodsKeepNoAPIServerOut opens connections as fast as it can, from the API server's own address: silent ones, ones that
+// begin a handshake, and ones of a client that has a certificate and is not listed. An API server that was there before keeps
+// its connection, and each new one gets in, as a rule at its first attempt.
+func TestFloodsKeepNoAPIServerOut(t *testing.T) {
+	s := startWebhook(t)
+	known := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientConfig(t, s.authority, "kube-apiserver")}}
+	defer known.CloseIdleConnections()
+	connections := map[string]bool{}
+	post := func() {
+		trace := &httptrace.ClientTrace{GotConn: func(of httptrace.GotConnInfo) { connections[of.Conn.LocalAddr().String()] = true }}
+		request, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodPost, s.url, strings.NewReader(list))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := known.Do(request)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatal(response, err)
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		response.Body.Close()
+	}
+	post()
+	unlisted := s.clientConfig(t, s.authority, "somebody")
+	for name, attack := range map[string]func(c net.Conn){
+		"silent":         func(net.Conn) {},
+		"half handshake": func(c net.Conn) { _, _ = c.Write([]byte{22, 3, 1, 2, 0, 1, 0}) },
+		"not listed":     func(c net.Conn) { _ = tls.Client(c, unlisted).Handshake() },
+	} {
+		ctx, end := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		var opened atomic.Int64
+		for range 4 {
+			all.Go(func() {
+				var held []net.Conn
+				for ctx.Err() == nil {
+					if c, err := net.Dial("tcp", s.listen); err == nil {
+						attack(c)
+						opened.Add(1)
+						held = append(held, c)
+					}
+					if len(held) > 500 {
+						_ = held[0].Close()
+						held = held[1:]
+					}
+				}
+				for _, c := range held {
+					_ = c.Close()
+				}
+			})
+		}
+		awaitCondition(t, "the port is flooded", func() bool { return opened.Load() > 1000 })
+		cutOff := 0
+		for range 20 {
+			began := time.Now()
+			for code := 0; code != http.StatusOK; cutOff++ {
+				code, _ = s.postAs(t, "kube-apiserver", list)
+			}
+			cutOff--
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("%s: a new API server waited %v", name, took)
+			}
+		}
+		if cutOff > 2 { // in the end all have one address, and the machine of a test may be slow
+			t.Errorf("%s: %d connections of API servers were cut off", name, cutOff)
+		}
+		post()
+		end()
+		all.Wait()
+	}
+	if len(connections) != 1 {
+		t.Errorf("the API server needed %d connections", len(connections))
+	}
+	if status := s.PortStatus(); status.Code != condition.PortFlooded {
+		t.Errorf("the condition is %q", status.Code)
 	}
 }
 

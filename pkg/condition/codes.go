@@ -226,6 +226,10 @@ var (
 		"signals are received", "the socket in the journal's directory takes signals meanwhile; changes are delivered as ever",
 		"correct what the cause names, under signals or admin.signals in the configuration or at the bus")
 
+	PortFlooded = define("PortFlooded", Degraded, slog.LevelWarn, "a port has more connections than it takes, and closes the least used of them",
+		"the port has room for all connections again", "clients that it closes connect again; API servers, probes and scrapes get through, perhaps late",
+		"find out what connects from the address that the cause names, and let a NetworkPolicy or firewall keep it from the port")
+
 	TelemetryUnsent = define("TelemetryUnsent", Degraded, slog.LevelWarn, "the exporter's own metrics or traces do not reach their collector",
 		"the exporter's own metrics and traces reach their collector", "they are missing there; changes are delivered as ever",
 		"start the collector, or correct the variables that begin with OTEL_")

@@ -48,13 +48,13 @@ var mayImport = map[string][]string{
 	"pkg/sinks/webhook":          {"pkg/event", "pkg/format", "pkg/sinks", "pkg/condition"},
 
 	"pkg/condition":        nil,
-	"internal/audit":       {"pkg/rawjson", "pkg/ratelimit", "pkg/condition"},
+	"internal/audit":       {"internal/port", "pkg/rawjson", "pkg/ratelimit", "pkg/condition"},
 	"internal/audit/topic": {"internal/audit", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/follow"},
 	"internal/attribution": {"pkg/resourceversion", "pkg/event", "pkg/rawjson", "internal/audit", "internal/stamp", "pkg/condition"},
 	"internal/stamp":       {"pkg/condition", "pkg/event", "pkg/ratelimit", "pkg/resourceversion"},
 	"internal/delivery":    {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},
 	"internal/config":      {"internal/audit", "internal/audit/topic", "internal/signals", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
-	"internal/admin":       {"pkg/condition", "pkg/event", "pkg/shape", "pkg/source", "internal/attribution", "internal/delivery", "internal/journal"},
+	"internal/admin":       {"internal/port", "pkg/condition", "pkg/event", "pkg/shape", "pkg/source", "internal/attribution", "internal/delivery", "internal/journal"},
 
 	"internal/state":         {"pkg/resourceversion", "pkg/event", "pkg/sinks", "pkg/condition", "internal/journal"},
 	"internal/journal":       {"pkg/resourceversion", "pkg/event", "pkg/condition", "internal/journal/codec", "internal/journal/disk"},
@@ -68,6 +68,7 @@ var mayImport = map[string][]string{
 	"internal/signals":       {"pkg/condition"},
 	"internal/signals/topic": {"internal/signals", "pkg/ratelimit", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/follow"},
 	"internal/telemetry":     {"pkg/condition"},
+	"internal/port":          {"pkg/condition"},
 	"internal/app":           {"*"},
 	"internal/verify":        {"pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/selection"},
 	"internal/inspect":       {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/stamp", "internal/state"},

@@ -1,0 +1,164 @@
+package port_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/port"
+	"github.com/kubecdc/kubecdc/pkg/condition"
+)
+
+// served is a port that answers GET /, and takes all requests.
+type served struct {
+	*port.Port
+	address string // of 127.0.0.1
+	lines   bytes.Buffer
+}
+
+func serve(t *testing.T) *served {
+	s := &served{}
+	s.Port = port.New("the port", slog.New(slog.NewTextHandler(&s.lines, nil)))
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Serve(ctx, l, &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			port.Prove(r.Context())
+		})})
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// connect opens a connection from one of the addresses of this machine, and sends some text.
+func (s *served) connect(t *testing.T, from, text string) net.Conn {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := dialer.Dial("tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_, _ = io.WriteString(c, text) // it may have been dropped already
+	return c
+}
+
+// isAnswered reports whether a request over a connection has an answer.
+func isAnswered(c net.Conn) bool {
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		return false
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	return err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+}
+
+// TestNoFloodKeepsANewClientOut has connections held in each stage, by one address and by many.
+func TestNoFloodKeepsANewClientOut(t *testing.T) {
+	for name, text := range map[string]string{
+		"silent": "", "unfinished": "GET / HTTP/1.1\r\nHost: a\r\nX-A: ", "with requests": "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+	} {
+		for from, address := range map[string]func(n int) string{
+			"one address": func(int) string { return "127.0.0.1" },
+			"many":        func(n int) string { return fmt.Sprintf("127.0.%d.%d", n/200, n%200+2) },
+		} {
+			t.Run(name+" from "+from, func(t *testing.T) {
+				s := serve(t)
+				for n := range 1000 {
+					s.connect(t, address(n), text)
+					if n%100 == 0 && !isAnswered(s.connect(t, "127.0.0.1", "")) {
+						t.Fatalf("a client has no answer after %d connections", n)
+					}
+				}
+				if status := s.Status(); status.Code != condition.PortFlooded || !strings.Contains(status.Cause, "from 127.0.") {
+					t.Errorf("the condition is %q, %q", status.Code, status.Cause)
+				}
+				if lines := strings.Count(s.lines.String(), "\n"); lines != 1 {
+					t.Errorf("%d lines: %s", lines, s.lines.String())
+				}
+			})
+		}
+	}
+}
+
+// TestAddressWithMostConnectionsGivesWay has a client keep its connections, silent and used ones, while another address
+// floods the port.
+func TestAddressWithMostConnectionsGivesWay(t *testing.T) {
+	s := serve(t)
+	silent, used := s.connect(t, "127.0.0.1", ""), s.connect(t, "127.0.0.1", "")
+	if !isAnswered(used) {
+		t.Fatal("no answer")
+	}
+	var all sync.WaitGroup
+	for _, text := range []string{"", "GET ", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"} {
+		all.Go(func() {
+			for range 1000 {
+				s.connect(t, "127.0.0.2", text)
+			}
+		})
+	}
+	all.Wait()
+	if !isAnswered(used) {
+		t.Error("the connection with a request was dropped")
+	}
+	if !isAnswered(silent) {
+		t.Error("the silent connection was dropped")
+	}
+}
+
+// TestFloodMemoryIsBounded opens far more unfinished requests than the port has room for.
+func TestFloodMemoryIsBounded(t *testing.T) {
+	s := serve(t)
+	before := memory()
+	request := "GET / HTTP/1.1\r\nHost: a\r\nX-A: " + strings.Repeat("a", 15<<10)
+	for range 10_000 {
+		c, err := net.Dial("tcp", s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(c, request) // it may have been dropped already
+		defer c.Close()
+	}
+	if grown := memory() - before; grown > 30<<20 {
+		t.Errorf("%d MiB", grown>>20)
+	}
+}
+
+// memory returns the memory of live objects and of stacks, in bytes.
+func memory() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// TestUnfinishedRequestsEnd waits for the server to close a connection that sends a part of a request.
+func TestUnfinishedRequestsEnd(t *testing.T) {
+	c := serve(t).connect(t, "127.0.0.1", "GET / HTTP/1.1\r\n")
+	began := time.Now()
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("after %v", took)
+	}
+}
