@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/election"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // membership is the process as one of several candidates. Its counters outlive the compositions.
@@ -42,6 +43,7 @@ func (m *membership) openElection(cfg *config.Config, log *slog.Logger) (err err
 	if err != nil {
 		return err
 	}
+	rest.Wrap(apiserver.LeaveOutText)
 	m.yielding, m.noneActive = condition.New(log, "replica", condition.Problem{}), condition.New(log, "replica", condition.Problem{})
 	namespace, name := cfg.Election.NamespacedName()
 	m.election, err = election.New(election.Options{

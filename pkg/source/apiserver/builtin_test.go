@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -46,11 +47,17 @@ func TestWhatIsAssumedOfBuiltinResourcesIsSo(t *testing.T) {
 func createNamed(t *testing.T, client *Client, s selection.Served, name string) string {
 	t.Helper()
 	gv := schema.GroupVersion{Group: s.Resource.Group, Version: s.Resource.Version}
-	rest, err := client.REST(gv)
+	textual := rest.CopyConfig(client.config) // a client of the exporter leaves out why objects are refused
+	textual.WrapTransport = nil
+	connections, err := rest.HTTPClientFor(textual)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := rest.Post().Resource(s.Resource.Resource).Param("dryRun", "All")
+	c, err := client.restClient(connections, gv, "application/json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := c.Post().Resource(s.Resource.Resource).Param("dryRun", "All")
 	if s.Namespaced {
 		request.Namespace("default")
 	}

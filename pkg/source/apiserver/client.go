@@ -87,7 +87,7 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 	c.Timeout = 0
 	c.WarningHandler = rest.NoWarnings{}
 	skew := &atomic.Int64{}
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return &transport{next, skew} })
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return LeaveOutText(&transport{next, skew}) })
 	c.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statusNegotiator}
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{Timeout: RequestTimeout, KeepAlive: RequestTimeout}).DialContext // as client-go does

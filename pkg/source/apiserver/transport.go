@@ -1,10 +1,17 @@
 package apiserver
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
 // transport wraps all requests. It asks for uncompressed responses (without the header a server may choose any coding) and
@@ -44,3 +51,35 @@ func clockSkewAt(now, date time.Time) time.Duration {
 	}
 	return skew
 }
+
+// LeaveOutText returns a RoundTripper with the responses of next, but of failures only what [decode.KnownStatus] leaves:
+// nobody can know what else they quote. [NewClient] wraps its requests in it.
+func LeaveOutText(next http.RoundTripper) http.RoundTripper { return &textFilter{next} }
+
+type textFilter struct{ http.RoundTripper }
+
+// maxStatusBytes bounds what is read of a failure.
+const maxStatusBytes = 64 << 10
+
+func (f *textFilter) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := f.RoundTripper.RoundTrip(r)
+	if err != nil || answer.StatusCode < http.StatusBadRequest {
+		return answer, err
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxStatusBytes))
+	_ = answer.Body.Close() // what is left is discarded
+	if err != nil {
+		return nil, err
+	}
+	var status metav1.Status
+	if json.Unmarshal(body, &status) != nil || status.Kind != "Status" {
+		body = nil // client-go makes an error of the code
+	} else if body, err = json.Marshal(decode.KnownStatus(&status)); err != nil {
+		return nil, err
+	}
+	answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return answer, nil
+}
+
+// WrappedRoundTripper lets client-go find the wrapped transport.
+func (f *textFilter) WrappedRoundTripper() http.RoundTripper { return f.RoundTripper }

@@ -92,13 +92,10 @@ func (d *Decoder) decodeEvent(b []byte) (e deltas.Event, err error) {
 	}
 	if typ == watch.Error {
 		status := &metav1.Status{}
-		if err := json.Unmarshal(object, status); err != nil {
-			return e, d.countFailure(b, err)
+		if json.Unmarshal(object, status) != nil {
+			return e, d.countFailure(b, errors.New("an ERROR event of a watch without a Status"))
 		}
-		if status.Message == "" {
-			status.Message = fmt.Sprintf("the API server ended the watch with code %d and no message", status.Code)
-		}
-		return e, apierrors.FromObject(status)
+		return e, apierrors.FromObject(KnownStatus(status))
 	}
 	o, err := d.Object(object)
 	if err == nil && typ != watch.Bookmark {
