@@ -151,9 +151,9 @@ func TestStalledConnectionsDoNotBlockOthers(t *testing.T) {
 	}
 }
 
-// TestFloodsKeepNoAPIServerOut opens connections as fast as it can, from the API server's own address: silent ones, ones that
-// begin a handshake, and ones of a client that has a certificate and is not listed. An API server that was there before keeps
-// its connection, and each new one gets in, as a rule at its first attempt.
+// TestFloodsKeepNoAPIServerOut opens connections as fast as it can, from the API server's own address: silent ones, ones
+// that begin a handshake, and ones of a client with a certificate that is not listed. An API server that was there before
+// keeps its connection, and each new one gets in, as a rule at its first attempt.
 func TestFloodsKeepNoAPIServerOut(t *testing.T) {
 	s := startWebhook(t)
 	known := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientConfig(t, s.authority, "kube-apiserver")}}

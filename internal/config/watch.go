@@ -9,9 +9,9 @@ import (
 // lookInterval is the time between two looks at the file. What two looks in succession find alike is what its writer left.
 const lookInterval = 500 * time.Millisecond
 
-// Watch calls changed once at the start, to cover earlier changes, and whenever what the path leads to has changed, until ctx
-// ends: other content, or another reason why there is none. changed is called from the goroutine of Watch. The content is
-// read each time and compared, because nothing else is true of every way to a file: links, directories that are renamed
+// Watch calls changed once at the start, to cover earlier changes, and whenever what the path leads to has changed, until
+// ctx ends: other content, or another reason why there is none. changed is called from the goroutine of Watch. The content
+// is read each time and compared, because nothing else is true of every way to a file: links, directories that are renamed
 // into place, mounted ConfigMaps, file systems of other machines.
 func Watch(ctx context.Context, path string, changed func()) {
 	var known, before string

@@ -40,8 +40,8 @@ func (w watchedTree) relink(to, name string) {
 	w.must(os.Rename(w.path("new"), w.path(name)))
 }
 
-// TestEveryKindOfFileChangeIsNoticed changes what the path leads to, in each way in which editors, the kubelet and deployment
-// tools do. Each step is noticed once.
+// TestEveryKindOfFileChangeIsNoticed changes what the path leads to, in each way in which editors, the kubelet and
+// deployment tools do. Each step is noticed once.
 func TestEveryKindOfFileChangeIsNoticed(t *testing.T) {
 	type step = func(watchedTree)
 	const file = "config.yaml"

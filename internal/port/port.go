@@ -1,10 +1,10 @@
-// Package port serves HTTP on a TCP port whose connections cost a bounded amount of memory, and that nobody can close to
-// others by holding connections.
+// Package port serves HTTP on a TCP port whose connections cost a bounded amount of memory, and that cannot be closed to
+// clients by holding connections.
 //
 // Every connection is accepted at once. It proves itself in stages: it has sent something, then so much that there is an
-// answer, and then it has made a request that the server takes. Each stage has room for so many connections. One too many drops that of the address with the most
-// connections in the stage, the oldest of them. So those that do nothing give way to those that do something, and one
-// address gives way to the others.
+// answer, and then it has made a request that the server takes. Each stage has room for so many connections. One too many
+// drops that of the address with the most connections in the stage, the oldest of them. So those that do nothing give way
+// to those that do something, and one address gives way to the others.
 package port
 
 import (
@@ -25,10 +25,10 @@ import (
 
 // The stages of a connection.
 const (
-	stageSilent int32 = iota // it has sent nothing yet
-	stageHeard               // it has sent something: a part of a TLS handshake, or of a request
-	stageAnswered            // it has sent so much that the server has answered: half of a TLS handshake
-	stageProven              // the server has taken a request
+	stageSilent   int32 = iota // it has sent nothing yet
+	stageHeard                 // it has sent something: a part of a TLS handshake, or of a request
+	stageAnswered              // it has sent so much that the server has answered: half of a TLS handshake
+	stageProven                // the server has taken a request
 	stages
 )
 
@@ -267,7 +267,7 @@ func (p *Port) reportFlood(dropped *connection, held int) {
 	}
 }
 
-// cutOff closes a connection without waiting, and has the kernel forget it. Whoever serves it finds it closed.
+// cutOff closes a connection without waiting, and has the kernel forget it. Its server finds it closed.
 func (c *connection) cutOff() {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // else the kernel keeps what was not read or sent

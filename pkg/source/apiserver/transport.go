@@ -53,7 +53,7 @@ func clockSkewAt(now, date time.Time) time.Duration {
 }
 
 // LeaveOutText returns a RoundTripper with the responses of next, but of failures only what [decode.KnownStatus] leaves:
-// nobody can know what else they quote. [NewClient] wraps its requests in it.
+// it cannot be known what else they quote. [NewClient] wraps its requests in it.
 func LeaveOutText(next http.RoundTripper) http.RoundTripper { return &textFilter{next} }
 
 type textFilter struct{ http.RoundTripper }

@@ -28,8 +28,8 @@ func TestOneSecondIsNoClockSkew(t *testing.T) {
 	}
 }
 
-// TestTextOfOthersIsLeftOut has each request fail with a value in each member of a Status that others can write, in text that
-// is no Status, and in an event of a watch. What is known of the failure is kept.
+// TestTextOfOthersIsLeftOut has each request fail with a value in each member of a Status that others can write, in text
+// that is no Status, and in an event of a watch. What is known of the failure is kept.
 func TestTextOfOthersIsLeftOut(t *testing.T) {
 	const value, status = "hunter2", `{"kind":"Status","apiVersion":"v1","status":"Failure","message":%q,"reason":%q,"code":%d,` +
 		`"details":{"name":"hunter2","kind":"hunter2","causes":[{"reason":"hunter2","message":"hunter2","field":"hunter2"}]}}`
