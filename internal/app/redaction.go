@@ -8,8 +8,8 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // newShaper makes the shaper, which redacts, filters and trims changes before they are journaled.
@@ -23,24 +23,8 @@ func newShaper(cfg *config.Config, j *journal.Journal) (*shape.Shaper, error) {
 		return nil, err
 	}
 	return shape.New(policies, shape.Options{
-		Key: []byte(cfg.Redaction.Key), JournalSecret: secret, RuleOf: ruleMatcher(cfg), AlwaysBefore: cfg.NeedsBefore(), Bodies: j,
+		Key: []byte(cfg.Redaction.Key), JournalSecret: secret, RuleOf: selection.Owners(config.SelectionRules(cfg.Resources)), AlwaysBefore: cfg.NeedsBefore(), Bodies: j,
 	})
-}
-
-// ruleMatcher returns a function that returns the index of the first rule that selects a resource.
-func ruleMatcher(cfg *config.Config) func(event.Resource) (int, bool) {
-	var matchers []func(event.Resource) bool
-	for _, r := range cfg.Resources {
-		matchers = append(matchers, r.Matcher())
-	}
-	return func(resource event.Resource) (int, bool) {
-		for i, matches := range matchers {
-			if matches(resource) {
-				return i, true
-			}
-		}
-		return 0, false
-	}
 }
 
 // redactStored redacts the contents of the journal again if it was written under rules with another redaction.
