@@ -17,6 +17,7 @@ func SelectionRules(resources []Resource) []selection.Rule {
 	rules := make([]selection.Rule, len(resources))
 	for i, r := range resources {
 		rules[i] = r.Rule
+		rules[i].ChangeFilter = r.Filter
 	}
 	return rules
 }

@@ -55,13 +55,6 @@ func (e *emitter) loadState(cluster string, stored event.StoredScope, known *del
 	}
 }
 
-// setResource sets the version that the scope is read in. Safe for concurrent use.
-func (e *emitter) setResource(r event.Resource) {
-	if t := e.tracker.Load(); t != nil {
-		t.SetResource(r)
-	}
-}
-
 // currentPosition returns the position to watch from; "" if the scope has to be listed. Safe for concurrent use.
 func (e *emitter) currentPosition() string {
 	if p := e.position.Load(); p != nil {
@@ -140,6 +133,7 @@ func (e *emitter) loseHistory(why string) {
 func (e *emitter) beginList(position string) {
 	t, s := e.tracker.Load(), e.stored
 	l := deltas.List{Pass: s.Pass, Again: strings.HasPrefix(s.Pass, snapshotAgain), Position: position, Name: rand.Text()}
+	l.Compared = strings.HasPrefix(s.Pass, filterCompared)
 	e.preface = nil
 	if s.Snapshot == "" { // otherwise the first list was interrupted, and its records are appended
 		var first []*event.Change

@@ -31,6 +31,9 @@ type Rule struct {
 	LabelSelector string `mapstructure:"labelSelector"`
 	// Only objects with these values of fields, as kubectl writes it. The API server evaluates it.
 	FieldSelector string `mapstructure:"fieldSelector"`
+	// ChangeFilter is the expression that decides which changes of the objects are emitted; "" for all. It is evaluated
+	// elsewhere; here it is a part of what is selected.
+	ChangeFilter string `mapstructure:"-"`
 	// The part of each object that is read: full, or metadata. With metadata the API server sends only apiVersion, kind and
 	// metadata, in far fewer bytes; changes of other parts are emitted too, without those parts.
 	Capture string `mapstructure:"capture"`
