@@ -22,6 +22,7 @@ type Scope struct {
 	// Selected is set if the API server evaluates a label or field selector. An object can then enter the selection long
 	// after its creation, so the writer of an ADDED event is not necessarily the creator.
 	Selected bool
+	Filtered bool // a filter decides which changes are emitted
 }
 
 // newControlRecord returns a record about the whole scope.

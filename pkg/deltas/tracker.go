@@ -264,7 +264,7 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 	changes = t.addToSnapshot(before, after, changes, ds)
 	o.Changes = append(o.Changes, changes...)
 	switch {
-	case after != before, t.list != nil && t.list.Compared && len(changes) > 0: // or how it was emitted is recorded
+	case after != before:
 		t.known.replaceOrRemove(after)
 		if after.Exists() {
 			o.Known = append(o.Known, after)
@@ -273,6 +273,9 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 		}
 	case t.list != nil && (!t.list.Beside || t.list.Snapshot != nil && len(changes) > 0):
 		t.known.markSeen(key)
+	}
+	if after == before && len(changes) > 0 && (t.scope.Filtered || t.list != nil && t.list.Compared) {
+		o.Known = append(o.Known, after) // with what the filter makes of the changes
 	}
 	return nil
 }
