@@ -75,12 +75,15 @@ func AppendNames(b, manager, operation, subresource, time []byte) []byte {
 }
 
 // ForgetParts returns a summary of an object that was read in another form: its parts cannot be compared with those of the
-// current one, its writers can.
+// current one, its writers can. It differs from every summary of a state.
 func ForgetParts(summary string) string {
 	if !isUsableSummary(summary) {
 		return ""
 	}
-	return string([]byte{summary[0] | summaryMetadataOnly}) + summary[1:]
+	parts := AppendParts(nil, Parts{
+		Deleting: summary[0]&summaryDeleting != 0, WritersTruncated: hasTruncatedWriters(summary), MetadataOnly: true,
+	})
+	return string(parts) + summary[partsSize:]
 }
 
 func isUsableSummary(summary string) bool {

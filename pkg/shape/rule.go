@@ -239,17 +239,22 @@ func recordDecision(c *event.Change, keep bool, of *objectFlags) bool {
 	return keep
 }
 
-// isEmitted evaluates the filter. emitted is whether a destination may have the object: then its delete is emitted too, and if
-// a comparison with an edited filter finds that it does not match any more, it leaves.
+// isEmitted evaluates the filter. emitted is whether a destination may have the object: then its delete is emitted too. In a
+// comparison with an edited filter, an object that does not match any more leaves, and one that does begins as added.
 func (r *rule) isEmitted(c *event.Change, last []byte, emitted bool) bool {
 	compared := isCompared(c)
 	if compared {
 		last = nil
 	}
-	matches := r.matchesFilter(c, last)
+	matches, err := r.matchesFilter(c, last)
 	switch {
 	case compared && matches:
 		return !emitted
+	case c.Type == event.Deleted && c.Previous != "" && !emitted && err != nil: // no destination needs it
+		return false
+	case c.Type == event.Updated && c.Pass != "" && !emitted && matches:
+		c.Type, c.Class = event.Added, ""
+		return true
 	case matches:
 		return true
 	case c.Type == event.Deleted && emitted && !r.filter.ExcludesDeletes():
@@ -267,7 +272,8 @@ func (r *rule) isEmitted(c *event.Change, last []byte, emitted bool) bool {
 func (r *rule) excludesState(c *event.Change) bool {
 	state := *c
 	state.Type, state.Class, state.Actor = event.Added, "", nil
-	return r.filter.SelectsObjects() && !r.matchesFilter(&state, nil)
+	matches, _ := r.matchesFilter(&state, nil)
+	return r.filter.SelectsObjects() && !matches
 }
 
 // withholdChange removes everything except the identity from a change, and counts it.
@@ -331,17 +337,15 @@ var partOfClass = map[event.Class]objectParts{
 	"":                  inMetadata | inStatus | inSpec,
 }
 
-// matchesFilter evaluates the filter. If the evaluation fails, the change is emitted, so that an error loses nothing.
-func (r *rule) matchesFilter(c *event.Change, last []byte) bool {
+// matchesFilter evaluates the filter. If the evaluation fails, the change matches, so that an error loses nothing.
+func (r *rule) matchesFilter(c *event.Change, last []byte) (yes bool, err error) {
 	if r.filter == nil {
-		return true
+		return true, nil
 	}
-	yes, err := r.filter.Matches(c, last)
-	if err != nil {
+	if yes, err = r.filter.Matches(c, last); err != nil {
 		r.counters.failures.recordFailure(err)
-		return true
 	}
-	return yes
+	return yes || err != nil, err
 }
 
 // applyFields removes fields from the bodies, and adds the differences and the previous state.

@@ -108,6 +108,8 @@ func (s *Shaper) sealKnown(r *rule, o *event.Observation, of *objectFlags) {
 		as.filtered = of.has(k.Key, notEmitted)
 		if of.has(k.Key, otherRedaction) { // the change was not emitted
 			as.redaction = redactionOlder
+		} else if r.keepsBodies && of.has(k.Key, otherBody) { // the summary is known, and the body is still of another form
+			as.form = redactionOlder
 		}
 		k.Summary = s.seal.sealSummary(&scratch, k.Summary, as, conceals)
 	}
