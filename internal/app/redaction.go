@@ -41,7 +41,8 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	}
 	filled := j.Newest() > 0
 	if filled {
-		log.Info("the redaction or the capture of the rules has changed: redacting the contents of the journal again, which may take a while")
+		log.Info("the redaction or the capture of the rules has changed: redacting the contents of the journal again, " +
+			"which may take a while")
 	}
 	done, err := j.Rewrite(is, journal.RewriteFuncs{Change: shaper.RedactStoredChange, Body: shaper.RedactStoredBody})
 	if err != nil {
@@ -54,8 +55,8 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	return nil
 }
 
-// redactsByDefault reports whether every rule redacts like the default rule, and reads whole objects. Then the redaction does not depend on which
-// rule selects a resource.
+// redactsByDefault reports whether every rule redacts like the default rule, and reads whole objects. Then what is stored does
+// not depend on which rule selects a resource.
 func redactsByDefault(cfg *config.Config) bool {
 	var standard config.Resource
 	config.SetDefaults(&standard)

@@ -194,14 +194,14 @@ func (r *rule) shapeChange(c *event.Change, last []byte, of *objectFlags) (state
 	if c.Type.IsControl() {
 		return nil, true
 	}
-	compared, emitted := isCompared(c), of.mayBeEmitted(c)
-	if r.passesUnchanged {
-		return nil, recordDecision(c, !compared || !emitted, of)
+	if r.passesUnchanged && !isCompared(c) && of.isEmpty() {
+		return nil, true
 	}
+	emitted := of.mayBeEmitted(c)
 	hidden, err := r.redactChange(c, &last)
 	if err != nil {
 		r.withholdChange(c, err)
-		return nil, recordDecision(c, !compared || !emitted, of)
+		return nil, recordDecision(c, !isCompared(c) || !emitted, of)
 	}
 	state = c.After
 	if c.Type == event.Deleted && c.Before == nil {

@@ -14,8 +14,8 @@ import (
 type LoadFunc func(resource string, known func(event.Known)) (event.StoredResource, error)
 
 // WrapLoad wraps the LoadFunc from, which reads what [Shaper.WrapAppend] has written, for a resource in the version in which
-// it will be read. It decrypts summaries, and records the objects that were last emitted under another redaction or in another
-// form. Call the result for a resource before appending to it.
+// it will be read. It decrypts summaries, and records the objects that were last emitted under another redaction or in
+// another form. Call the result for a resource before appending to it.
 func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known)) (event.StoredResource, error) {
 	return func(resource event.Resource, known func(event.Known)) (event.StoredResource, error) {
 		name := resource.String()
@@ -140,8 +140,9 @@ func (s *Shaper) redactStored(body []byte, resource event.Resource, identity str
 }
 
 // RedactStoredChange redacts, in place, a journaled change according to the current rules, and reports whether it changed
-// anything. Values that are already redacted stay unchanged. If only metadata is read by now, the rest is removed. A patch is
-// removed if the states it refers to changed. A change that cannot be redacted loses its bodies, as in [Shaper.WrapAppend].
+// anything. Values that are already redacted stay unchanged. If only metadata is read by now, the rest is removed. A patch
+// is removed if the states it refers to changed. A change that cannot be redacted loses its bodies, as in
+// [Shaper.WrapAppend].
 func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 	if c.Type.IsControl() {
 		return false
@@ -163,7 +164,8 @@ func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 		return false
 	}
 	if _, metadataOnly := s.storedForm(c.Resource); metadataOnly {
-		c.Changed = slices.DeleteFunc(slices.Clone(c.Changed), func(pointer string) bool { return !strings.HasPrefix(pointer, "/metadata/") })
+		isRemoved := func(pointer string) bool { return !strings.HasPrefix(pointer, "/metadata/") }
+		c.Changed = slices.DeleteFunc(slices.Clone(c.Changed), isRemoved)
 	}
 	c.RedactionChanged = claimsDifference(c.Type)
 	if len(c.Patch) > 0 && !bytes.Equal(after, c.After) {

@@ -11,7 +11,8 @@ import (
 )
 
 // LoadFunc returns the stored state of a resource and passes each known object of it to known, unless known is nil. resource
-// has the version in which it will be read, if that is known. A resource without stored state is a zero event.StoredResource.
+// has the version in which it will be read, if that is known. A resource without stored state is a zero
+// event.StoredResource.
 type LoadFunc = func(resource event.Resource, known func(event.Known)) (event.StoredResource, error)
 
 // ShapeFunc wraps the append function of one scope; rule is the index of the rule that made the scope.

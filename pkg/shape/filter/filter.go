@@ -79,7 +79,7 @@ type Filter struct {
 	withOld       bool // oldObject is declared
 	usesOldObject bool // uses oldObject
 	usesObject    bool // uses object
-	usesMoment    bool // uses members of change that depend on how a change was seen, and by whom it was made
+	usesMoment    bool // uses members of change about its writer, or how it was observed
 	indexesFreely bool // names a member by a value, so that it is not known which one
 	uses          map[string]*factUse
 }

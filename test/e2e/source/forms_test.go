@@ -136,8 +136,8 @@ func (s *fixture) installVersions() (kind workload.Kind, group string) {
 	return s.installDefinition(workload.Definition{Group: group, Plural: "pins", Kind: "Pin", Versions: []string{"v1", "v2"}}), group
 }
 
-// TestWhatWaitsBelongsToTheRuleThatIsWatched edits the version of a rule, together with the redaction, while changes wait for
-// a sink that is away: they are redacted by the rule that selects the resource, in whatever version they were read.
+// TestWhatWaitsBelongsToTheRuleThatIsWatched edits the version of a rule, together with the redaction, while changes wait
+// for a sink that is away: they are redacted by the rule that selects the resource, in whatever version they were read.
 func TestWhatWaitsBelongsToTheRuleThatIsWatched(t *testing.T) {
 	redacted := rule{"redactPaths": []string{"spec.secret"}}
 	for name, c := range map[string]struct {
