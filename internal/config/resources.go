@@ -12,12 +12,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// SelectionRules returns what the rules of a configuration select, in their order.
+// SelectionRules returns what the rules of a configuration select, in their order, with their filters.
 func SelectionRules(resources []Resource) []selection.Rule {
 	rules := make([]selection.Rule, len(resources))
 	for i, r := range resources {
-		rules[i] = r.Rule
-		rules[i].ChangeFilter = r.Filter
+		rules[i] = r.WithFilter(r.Filter)
 	}
 	return rules
 }
@@ -165,7 +164,7 @@ func warnUnreachedVersions(rep *reporter, rules []Resource, i int) {
 		if _, reported := rules[owner].SelectsAll(name); !reported {
 			rep.addWarning(fmt.Sprintf("resources[%d].select[%d]", i, j), Problem{
 				Message: fmt.Sprintf("%q is never reached: resources[%d] selects the resource, and waits for it while no version that "+
-					"it names is served", name, owner),
+					"it names is served", name, owner), Found: strconv.Quote(name),
 				Expected: fmt.Sprintf("another version as a second choice in the select of resources[%d]", owner)})
 		}
 	}

@@ -41,8 +41,7 @@ type option struct {
 // optionRules returns the rules of the options, with their filters.
 func optionRules() (rules []selection.Rule) {
 	for _, o := range options {
-		o.ChangeFilter = o.Filter
-		rules = append(rules, o.Rule)
+		rules = append(rules, o.WithFilter(o.Filter))
 	}
 	return rules
 }

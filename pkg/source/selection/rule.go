@@ -31,9 +31,6 @@ type Rule struct {
 	LabelSelector string `mapstructure:"labelSelector"`
 	// Only objects with these values of fields, as kubectl writes it. The API server evaluates it.
 	FieldSelector string `mapstructure:"fieldSelector"`
-	// ChangeFilter is the expression that decides which changes of the objects are emitted; "" for all. It is evaluated
-	// elsewhere; here it is a part of what is selected.
-	ChangeFilter string `mapstructure:"-"`
 	// The part of each object that is read: full, or metadata. With metadata the API server sends only apiVersion, kind and
 	// metadata, in far fewer bytes; changes of other parts are emitted too, without those parts.
 	Capture string `mapstructure:"capture"`
@@ -43,6 +40,15 @@ type Rule struct {
 	// The period in which every known object is emitted again, as a change of type sync, spread over the period; 0s is
 	// never. Each object is read for that, in pages.
 	Resync time.Duration `mapstructure:"resync"`
+
+	filter string // see WithFilter
+}
+
+// WithFilter returns the rule with an expression that decides which changes of its objects are emitted. It is evaluated
+// elsewhere; here it is a part of what is selected.
+func (r Rule) WithFilter(expression string) Rule {
+	r.filter = expression
+	return r
 }
 
 // The values of Rule.Capture. Empty means CaptureFull.

@@ -28,7 +28,7 @@ type Scope struct {
 	LabelSelector string
 	FieldSelector string                      // without the namespace, which is Namespace
 	Filter        func(namespace string) bool // of a cluster-wide watch; nil selects all
-	Filtered      string                      // identifies Rule.ChangeFilter; "" for none
+	Filtered      string                      // identifies the filter of the rule; "" for none
 	MetadataOnly  bool                        // only the metadata of each object is read, see Rule.Capture
 	Resync        time.Duration               // see Rule.Resync
 	Mandatory     bool                        // a missing right ends the exporter, see Rule.OnForbidden
@@ -110,10 +110,10 @@ const filteredPart = ";filter="
 func IsFilteredID(id string) bool { return strings.Contains(id, filteredPart) }
 
 func (r Rule) filterFingerprint() string {
-	if r.ChangeFilter == "" {
+	if r.filter == "" {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(r.ChangeFilter))
+	sum := sha256.Sum256([]byte(r.filter))
 	return hex.EncodeToString(sum[:4])
 }
 
