@@ -30,6 +30,7 @@ type rule struct {
 	before          bool // updates carry the state before them
 	keepsBodies     bool // states of objects are stored
 	metadataOnly    bool // only the metadata of objects is read
+	shapeID         uint32
 	passesUnchanged bool // never inspects objects
 
 	counters counters
@@ -42,7 +43,7 @@ var bookkeepingPaths = []path.Path{
 }
 
 func compileRule(p Policy, options Options) (*rule, error) {
-	r := &rule{changed: p.Changed, before: p.Before == beforeFull || options.AlwaysBefore}
+	r := &rule{shapeID: p.shapeID(), changed: p.Changed, before: p.Before == beforeFull || options.AlwaysBefore}
 	redact, only, ignore, keep, drop, err := p.parseAllPaths()
 	if err != nil {
 		return nil, err

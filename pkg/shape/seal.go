@@ -14,6 +14,7 @@ import (
 //	method     1   see below; a bit is set if a filter has left the object out
 //	redaction  4   ID of the redaction under which the object was last emitted
 //	form       4   ID of the form in which it was read, see rule.formOf
+//	shape      4   ID of what the rule leaves out of changes, see Policy.shapeID
 //	summary        AES-256-GCM with a random nonce in front
 //
 // The key is derived from redaction.key, which is not stored. Without redaction.key, summaries of objects with redacted
@@ -24,13 +25,13 @@ const (
 	sealedStable     = 0x21
 	sealedEphemeral  = 0x22
 	sealedNotEmitted = 0x40 // a bit
-	sealedHeader     = 9
+	sealedHeader     = 13
 )
 
 // emission is how an object was last emitted, or would have been if a filter had not left it out.
 type emission struct {
-	redaction, form uint32
-	filtered        bool // no destination has it
+	redaction, form, shape uint32
+	filtered               bool // no destination has it
 }
 
 // Special IDs of redactions.
@@ -85,7 +86,10 @@ func (s *summarySeal) sealSummary(scratch *[]byte, summary string, as emission, 
 		method, aead = sealedEphemeral, s.ephemeral
 	}
 	b := append((*scratch)[:0], summary...)
-	b = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(append(b, method), as.redaction), as.form)
+	b = append(b, method)
+	for _, id := range [...]uint32{as.redaction, as.form, as.shape} {
+		b = binary.BigEndian.AppendUint32(b, id)
+	}
 	if as.filtered {
 		b[len(summary)] |= sealedNotEmitted
 	}
@@ -103,6 +107,7 @@ func (s *summarySeal) openSummary(stored string) (summary string, as emission) {
 	}
 	header := []byte(stored[:sealedHeader])
 	as.redaction, as.form = binary.BigEndian.Uint32(header[1:]), binary.BigEndian.Uint32(header[5:])
+	as.shape = binary.BigEndian.Uint32(header[9:])
 	as.filtered = header[0]&sealedNotEmitted != 0
 	aead := s.stable
 	switch header[0] &^ sealedNotEmitted {

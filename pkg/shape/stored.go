@@ -23,7 +23,7 @@ func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known))
 			return from(name, nil)
 		}
 		r := s.ruleOfResource(resource)
-		objects, bodiesMissing, found := 0, false, &objectFlags{}
+		objects, reshaped, bodiesMissing, found := 0, 0, false, &objectFlags{}
 		stored, err := from(name, func(k event.Known) {
 			var as emission
 			k.Summary, as = s.seal.openSummary(k.Summary)
@@ -32,6 +32,9 @@ func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known))
 				found.change(k.Key, is, 0)
 				if is&otherBody != 0 && as.form != r.formOf(resource) {
 					k.Summary, bodiesMissing = deltas.ForgetParts(k.Summary), true
+				}
+				if is&(otherRedaction|otherBody) != 0 || as.shape != r.shapeID && as.shape != redactionUnknown {
+					reshaped++
 				}
 			}
 			objects++
@@ -43,6 +46,7 @@ func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known))
 			s.mu.Unlock()
 			begins := objects > 0 && !slices.Contains(s.bodies.BodyResources(), name) // no rule stored bodies before
 			stored.BodiesMissing = (stored.BodiesMissing || begins || bodiesMissing) && r.keepsBodies
+			stored.Reshaped = reshaped
 		}
 		return stored, err
 	}
@@ -64,7 +68,7 @@ func (r *rule) formOf(resource event.Resource) uint32 {
 
 // emissionOf returns how objects of a resource are emitted now.
 func (r *rule) emissionOf(resource event.Resource) emission {
-	return emission{redaction: r.redactor.redactionID(resource), form: r.formOf(resource)}
+	return emission{redaction: r.redactor.redactionID(resource), form: r.formOf(resource), shape: r.shapeID}
 }
 
 // compareEmission compares how an object was last emitted with how it is emitted now.

@@ -216,6 +216,10 @@ func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *em
 	if err != nil {
 		return nil, err
 	}
+	if stored.Reshaped > 0 {
+		r.env.cfg.Log.Info("the rule was edited, which is not compared: objects keep the shape in which they were emitted "+
+			"until their next change; resync, or a signal for a snapshot, emits all of them", "resource", r.resource.String(), "objects", stored.Reshaped)
+	}
 	plan, changed := r.planScopes(stored, lost)
 	if changed {
 		if err := r.env.cfg.SetScopes(ctx, r.resource, plan); err != nil {
