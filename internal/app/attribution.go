@@ -15,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // attributionRunner runs the attribution of changes: the intakes of audit events and the attributor that matches them with
@@ -53,7 +54,7 @@ func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiser
 	if !c.Enabled() {
 		return nil, nil
 	}
-	n, ruleOf := &attributionRunner{maxWait: c.Wait}, ruleMatcher(cfg)
+	n, ruleOf := &attributionRunner{maxWait: c.Wait}, selection.Owners(config.SelectionRules(cfg.Resources))
 	selected := func(group, resource string) bool {
 		_, yes := ruleOf(event.Resource{Group: group, Resource: resource})
 		return yes

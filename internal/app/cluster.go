@@ -8,7 +8,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
-	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // restConfig finds the API server like kubectl: the configured kubeconfig, else $KUBECONFIG, else ~/.kube/config, else the
@@ -35,13 +34,4 @@ func NewClient(cfg *config.Config, version string) (*apiserver.Client, error) {
 		return nil, err
 	}
 	return apiserver.NewClient(rest, version)
-}
-
-// SelectionRules returns the selection rules of a configuration, in its order.
-func SelectionRules(cfg *config.Config) []selection.Rule {
-	rules := make([]selection.Rule, len(cfg.Resources))
-	for i, r := range cfg.Resources {
-		rules[i] = r.Rule
-	}
-	return rules
 }

@@ -282,7 +282,7 @@ func (c *composition) newSource() (*source.Source, error) {
 	s := source.Config{
 		Client:           c.client,
 		Cluster:          c.cfg.Cluster.Name,
-		Rules:            SelectionRules(c.cfg),
+		Rules:            config.SelectionRules(c.cfg.Resources),
 		Discovery:        c.replica.discoveredResources(),
 		Load:             c.shaper.WrapLoad(c.journal.LoadResource),
 		StoredResources:  c.journal.Resources,

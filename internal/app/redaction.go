@@ -8,42 +8,28 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // newShaper makes the shaper, which redacts, filters and trims changes before they are journaled.
 func newShaper(cfg *config.Config, j *journal.Journal) (*shape.Shaper, error) {
-	policies := make([]shape.Policy, len(cfg.Resources))
+	policies, metadataOnly := make([]shape.Policy, len(cfg.Resources)), make([]bool, len(cfg.Resources))
 	for i, r := range cfg.Resources {
-		policies[i] = r.Policy
+		policies[i], metadataOnly[i] = r.Policy, r.Capture == selection.CaptureMetadata
 	}
 	secret, err := j.Secret()
 	if err != nil {
 		return nil, err
 	}
 	return shape.New(policies, shape.Options{
-		Key: []byte(cfg.Redaction.Key), JournalSecret: secret, RuleOf: ruleMatcher(cfg), AlwaysBefore: cfg.NeedsBefore(), Bodies: j,
+		Key: []byte(cfg.Redaction.Key), JournalSecret: secret, RuleOf: selection.Owners(config.SelectionRules(cfg.Resources)),
+		MetadataOnly: metadataOnly, AlwaysBefore: cfg.NeedsBefore(), Bodies: j,
 	})
 }
 
-// ruleMatcher returns a function that returns the index of the first rule that selects a resource.
-func ruleMatcher(cfg *config.Config) func(event.Resource) (int, bool) {
-	var matchers []func(event.Resource) bool
-	for _, r := range cfg.Resources {
-		matchers = append(matchers, r.Matcher())
-	}
-	return func(resource event.Resource) (int, bool) {
-		for i, matches := range matchers {
-			if matches(resource) {
-				return i, true
-			}
-		}
-		return 0, false
-	}
-}
-
-// redactStored redacts the contents of the journal again if it was written under rules with another redaction.
+// redactStored redacts the contents of the journal again if it was written under rules with another redaction, or that read
+// more of the objects.
 func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, log *slog.Logger) error {
 	was, err := j.Redaction()
 	if err != nil {
@@ -55,7 +41,8 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	}
 	filled := j.Newest() > 0
 	if filled {
-		log.Info("the redaction of the rules has changed: redacting the contents of the journal again, which may take a while")
+		log.Info("the redaction or the capture of the rules has changed: redacting the contents of the journal again, " +
+			"which may take a while")
 	}
 	done, err := j.Rewrite(is, journal.RewriteFuncs{Change: shaper.RedactStoredChange, Body: shaper.RedactStoredBody})
 	if err != nil {
@@ -68,14 +55,14 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	return nil
 }
 
-// redactsByDefault reports whether every rule redacts like the default rule. Then the redaction does not depend on which
-// rule selects a resource.
+// redactsByDefault reports whether every rule redacts like the default rule, and reads whole objects. Then what is stored does
+// not depend on which rule selects a resource.
 func redactsByDefault(cfg *config.Config) bool {
 	var standard config.Resource
 	config.SetDefaults(&standard)
 	key := []byte(cfg.Redaction.Key)
 	for _, r := range cfg.Resources {
-		if r.Fingerprint(key) != standard.Fingerprint(key) {
+		if r.Fingerprint(key) != standard.Fingerprint(key) || r.Capture == selection.CaptureMetadata {
 			return false
 		}
 	}
@@ -89,7 +76,7 @@ func redactionFingerprint(cfg *config.Config) string {
 	}
 	h := sha256.New()
 	for _, r := range cfg.Resources {
-		fmt.Fprintf(h, "%q %q %s\n", r.Select, r.Exclude, r.Fingerprint([]byte(cfg.Redaction.Key)))
+		fmt.Fprintf(h, "%q %q %s %s\n", r.Select, r.Exclude, r.Fingerprint([]byte(cfg.Redaction.Key)), r.Capture)
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

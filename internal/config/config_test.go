@@ -319,6 +319,8 @@ func TestSuspiciousSettingsAreWarnings(t *testing.T) {
 			"sinks[0].webhook.url"},
 		"an audit log in the journal's directory": {
 			"resources: [{select: [pods]}]\n" + sink + "audit: {files: [./data/audit.log]}", "audit.files[0]"},
+		"a rule after one for another version": {
+			"resources: [{select: [deployments.v1.apps]}, {select: [deployments.apps]}]\n" + sink, "resources[1].select[0]"},
 		"redaction that does not reach an earlier rule": {
 			`resources: [{select: [deployments.apps]}, {select: ["*"], redactPaths: ["spec.template.spec.containers[*].env"]}]` + "\n" + sink,
 			"resources[1].redactPaths[0]"},

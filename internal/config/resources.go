@@ -12,6 +12,15 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
+// SelectionRules returns what the rules of a configuration select, in their order, with their filters.
+func SelectionRules(resources []Resource) []selection.Rule {
+	rules := make([]selection.Rule, len(resources))
+	for i, r := range resources {
+		rules[i] = r.WithFilter(r.Filter)
+	}
+	return rules
+}
+
 // validateResources checks the rules. hasKey reports whether redaction.key is set.
 func validateResources(rep *reporter, rules []Resource, hasKey bool) {
 	if len(rules) == 0 {
@@ -111,6 +120,7 @@ func validateSomeNamespace(rep *reporter, at string, r selection.Rule) {
 func warnResources(rep *reporter, rules []Resource) {
 	for i, r := range rules {
 		warnShadowedSelections(rep, rules, i)
+		warnUnreachedVersions(rep, rules, i)
 		warnUnreachedRedaction(rep, rules, i)
 		for _, w := range r.Warnings() {
 			rep.addWarning(fmt.Sprintf("resources[%d].%s", i, w.Key), Problem{Message: w.Message})
@@ -139,6 +149,23 @@ func warnShadowedSelections(rep *reporter, rules []Resource, i int) {
 				})
 				break
 			}
+		}
+	}
+}
+
+// warnUnreachedVersions warns of names that select nothing because an earlier rule names the resource in some version.
+func warnUnreachedVersions(rep *reporter, rules []Resource, i int) {
+	for j, name := range rules[i].Select {
+		group, resource, literal := selection.LiteralName(name)
+		owner, owned := selection.Owners(SelectionRules(rules))(event.Resource{Group: group, Resource: resource})
+		if !literal || !owned || owner >= i {
+			continue
+		}
+		if _, reported := rules[owner].SelectsAll(name); !reported {
+			rep.addWarning(fmt.Sprintf("resources[%d].select[%d]", i, j), Problem{
+				Message: fmt.Sprintf("%q is never reached: resources[%d] selects the resource, and waits for it while no version that "+
+					"it names is served", name, owner), Found: strconv.Quote(name),
+				Expected: fmt.Sprintf("another version as a second choice in the select of resources[%d]", owner)})
 		}
 	}
 }

@@ -68,7 +68,7 @@ type auditedResources struct{ withBodies, metadataOnly []event.Resource }
 
 // selectAudited resolves the rules to resources.
 func selectAudited(ctx context.Context, cfg *config.Config, version string) (auditedResources, error) {
-	rules := app.SelectionRules(cfg)
+	rules := config.SelectionRules(cfg.Resources)
 	var found *selection.Explanation
 	if hasWildcard(rules) {
 		client, err := app.NewClient(cfg, version)

@@ -25,7 +25,7 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 	if err != nil {
 		return nil, err
 	}
-	found, err := client.Explain(ctx, app.SelectionRules(cfg))
+	found, err := client.Explain(ctx, config.SelectionRules(cfg.Resources))
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 			r.ClusterUnknown = err.Error()
 		}
 	}
-	r.Namespaces = queryNamespaces(ctx, client, found, app.SelectionRules(cfg))
+	r.Namespaces = queryNamespaces(ctx, client, found, config.SelectionRules(cfg.Resources))
 	fillDestinations(r, cfg)
 	fillAuthors(r, cfg)
 	scopes := r.allScopes()

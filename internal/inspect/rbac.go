@@ -67,7 +67,7 @@ func RBAC(ctx context.Context, cfg *config.Config, version string, o RBACOptions
 // resolveSelection resolves the rules to resources, and returns whether it did so without the cluster, which is queried only
 // if a rule has a wildcard and offline is not set.
 func resolveSelection(ctx context.Context, cfg *config.Config, version string, offline bool) (*selection.Explanation, bool, error) {
-	rules := app.SelectionRules(cfg)
+	rules := config.SelectionRules(cfg.Resources)
 	if offline || !hasWildcard(rules) {
 		found, err := selection.ResolveWritten(rules)
 		return found, true, err

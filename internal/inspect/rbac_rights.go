@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
@@ -65,7 +64,7 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 	}
 	if triggers {
 		const why = "--with-triggers: definitions of resources, so that new ones are noticed sooner"
-		for _, t := range selection.Triggers(app.SelectionRules(cfg)) {
+		for _, t := range selection.Triggers(config.SelectionRules(cfg.Resources)) {
 			all.addRule("", roleRule{group: t.Group, resource: t.Resource, verbs: watchVerbs, comment: why})
 		}
 	}
@@ -74,10 +73,10 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 		why = "cluster.name is empty: the UID of this namespace names the cluster"
 	}
 	all.addRule("", roleRule{resource: "namespaces", object: "kube-system", verbs: `["get"]`, comment: why})
-	for _, name := range found.NamedNamespaces(app.SelectionRules(cfg)) {
+	for _, name := range found.NamedNamespaces(config.SelectionRules(cfg.Resources)) {
 		all.addRule("", roleRule{resource: "namespaces", object: name, verbs: `["get"]`, comment: "namespaces.include: whether each namespace that is named exists"})
 	}
-	if len(found.NamespaceGlobs(app.SelectionRules(cfg))) > 0 {
+	if len(found.NamespaceGlobs(config.SelectionRules(cfg.Resources))) > 0 {
 		all.addRule("", roleRule{resource: "namespaces", verbs: listVerbs, comment: "namespaces.include: whether a namespace matches each pattern"})
 	}
 	all.addLeaseRules(cfg.Election)

@@ -175,7 +175,7 @@ func verifyStream(ctx context.Context, cfg *config.Config, s config.Sink, v veri
 	if s.NATS != nil {
 		return verify.RunStream(ctx, v, []string{""})
 	}
-	found, err := selection.ResolveWritten(app.SelectionRules(cfg))
+	found, err := selection.ResolveWritten(config.SelectionRules(cfg.Resources))
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func verifyCluster(ctx context.Context, cfg *config.Config, s config.Sink, v ver
 		return nil, err
 	}
 	defer client.Close()
-	found, err := client.Explain(ctx, app.SelectionRules(cfg))
+	found, err := client.Explain(ctx, config.SelectionRules(cfg.Resources))
 	if err != nil {
 		return nil, err
 	}

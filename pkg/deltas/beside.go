@@ -66,7 +66,7 @@ func (t *Tracker) chooseObjects(r event.SnapshotRequest) (chosen map[string]bool
 // newAbsent returns the delete of an object that does not exist at the position of the snapshot. Its UID is not known.
 func (t *Tracker) newAbsent(key string) *event.Change {
 	s := t.beside
-	c := t.currentScope().newControlRecord(event.Deleted, s.position, t.now())
+	c := t.scope.newControlRecord(event.Deleted, s.position, t.now())
 	c.Namespace, c.Name = splitKey(key)
 	c.Delta, c.ListVersion = event.DeltaDeleted, s.position
 	c.Coalesced, c.FinalStateUnknown, c.Pass = true, true, s.id+"/"+key
@@ -98,7 +98,7 @@ func (t *Tracker) addToSnapshot(before, after event.Known, changes []*event.Chan
 	case t.list != nil:
 		s.addRecords(changes)
 	case before.UID == after.UID && t.known.isUnseen(before.Key):
-		if c := stepChangedBeside(t.currentScope(), s, after, ds); c != nil {
+		if c := stepChangedBeside(t.scope, s, after, ds); c != nil {
 			s.addRecords([]*event.Change{c})
 			return append(changes, c)
 		}
@@ -148,7 +148,7 @@ func (t *Tracker) CancelSnapshot() event.Observation {
 func (t *Tracker) endSnapshot(kind event.Type) event.Observation {
 	s := t.beside
 	t.beside = nil
-	end := t.currentScope().newControlRecord(kind, s.position, t.now())
+	end := t.scope.newControlRecord(kind, s.position, t.now())
 	s.addressRecord(end)
 	end.Snapshot = &event.SnapshotInfo{ID: s.id, Position: s.position, Count: s.sum.count, Digest: s.sum.digest.String()}
 	return t.NewObservation(end)

@@ -15,14 +15,11 @@ type Object struct {
 	UID             string
 	ResourceVersion string
 	Generation      int64
-	Summary         string // see AppendParts; "" if the state is not known
-	Names           string // of the writers in Summary, see AppendNames
-	// Resource is the resource and version that Raw is written in; nil for that of the scope. They differ while the resource
-	// moves to another version.
-	Resource   *event.Resource
-	Raw        []byte       // JSON without metadata.managedFields and the stamp; nil for stubs of known identities
-	Stamp      *event.Stamp // as the object has it, of this write or an earlier one; nil if it has none
-	ObservedAt time.Time    // when the bytes arrived; UTC
+	Summary         string       // see AppendParts; "" if the state is not known
+	Names           string       // of the writers in Summary, see AppendNames
+	Raw             []byte       // JSON without metadata.managedFields and the stamp; nil for stubs of known identities
+	Stamp           *event.Stamp // as the object has it, of this write or an earlier one; nil if it has none
+	ObservedAt      time.Time    // when the bytes arrived; UTC
 	// InitialEventsEnd marks the bookmark that ends a WatchList's initial events (KEP-3157).
 	InitialEventsEnd bool
 

@@ -22,6 +22,7 @@ type Scope struct {
 	// Selected is set if the API server evaluates a label or field selector. An object can then enter the selection long
 	// after its creation, so the writer of an ADDED event is not necessarily the creator.
 	Selected bool
+	Filtered bool // a filter decides which changes are emitted
 }
 
 // newControlRecord returns a record about the whole scope.
@@ -45,6 +46,9 @@ type List struct {
 	// Again is set for a snapshot that begins although objects of its scope are known: they are emitted again, so that every
 	// object of the scope carries the snapshot before it ends.
 	Again bool
+	// Compared is set if a filter decides, or decided, which objects are emitted: known objects in the known version are
+	// emitted too, as Added with the same version before, for the filter to compare them with what was emitted.
+	Compared bool
 	// Position is the resourceVersion that the list is consistent at; "" if there is no list.
 	Position string
 	// Beside is set for objects that are read beside the watch: those that are not visited have not vanished.
@@ -180,11 +184,14 @@ func (s *objectStep) handleListed(o *Object) {
 	s.emitMissingDeletes(others, o)
 	switch {
 	case o.matchesKnown(s.known):
-		if s.known.Summary == "" {
-			s.known.Summary = o.Summary // lost with its key, or at a failover
-		}
-		if s.list.Again {
+		switch {
+		case s.list.Again:
 			s.emitChange(event.Snapshot, cache.Replaced, o)
+		case s.list.Compared:
+			s.emitChange(event.Added, cache.Replaced, o).Coalesced = true
+		}
+		if o.Summary != "" {
+			s.known.Summary = o.Summary // it may be lost with its key or at a failover, or be that of another form
 		}
 		return
 	case s.isKnownObject(o):
@@ -300,12 +307,8 @@ func (s *objectStep) emitReplacedByNamesake(t cache.DeltaType, by *Object) {
 }
 
 func (s *objectStep) emitChange(t event.Type, d cache.DeltaType, o *Object) *event.Change {
-	resource := s.scope.Resource
-	if o.Resource != nil {
-		resource = *o.Resource
-	}
 	c := &event.Change{
-		Type: t, Delta: event.Delta(d), Cluster: s.scope.Cluster, Resource: resource,
+		Type: t, Delta: event.Delta(d), Cluster: s.scope.Cluster, Resource: s.scope.Resource,
 		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
 		Generation: o.Generation, ObservedAt: o.ObservedAt,
 	}

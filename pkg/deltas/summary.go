@@ -74,6 +74,18 @@ func AppendNames(b, manager, operation, subresource, time []byte) []byte {
 	return b
 }
 
+// ForgetParts returns a summary of an object that was read in another form: its parts cannot be compared with those of the
+// current one, its writers can. It differs from every summary of a state.
+func ForgetParts(summary string) string {
+	if !isUsableSummary(summary) {
+		return ""
+	}
+	parts := AppendParts(nil, Parts{
+		Deleting: summary[0]&summaryDeleting != 0, WritersTruncated: hasTruncatedWriters(summary), MetadataOnly: true,
+	})
+	return string(parts) + summary[partsSize:]
+}
+
 func isUsableSummary(summary string) bool {
 	const flags = summaryDeleting | summaryWritersTruncated | summaryMetadataOnly
 	return len(summary) >= partsSize && summary[0]&^flags == summaryVersion
@@ -81,8 +93,8 @@ func isUsableSummary(summary string) bool {
 
 func hasTruncatedWriters(summary string) bool { return summary[0]&summaryWritersTruncated != 0 }
 
-// classOf returns the part that differs between two summaries of one object; "" if a summary is missing or was built from
-// metadata only. An update of bookkeeping only, such as field ownership, is of class metadata.
+// classOf returns the part that differs between two summaries of one object; "" if a summary is missing, or was built from
+// metadata only or in another form. An update of bookkeeping only, such as field ownership, is of class metadata.
 func classOf(was, is string) event.Class {
 	if !isUsableSummary(was) || !isUsableSummary(is) {
 		return ""

@@ -20,8 +20,8 @@ type Event struct {
 	Object *Object
 }
 
-// Tracker turns the events and lists of a scope into observations. It is used by one goroutine, except for Stats and
-// SetResource. No method blocks.
+// Tracker turns the events and lists of a scope into observations. It is used by one goroutine, except for Stats. No
+// method blocks.
 type Tracker struct {
 	scope           Scope
 	selectNamespace func(namespace string) bool
@@ -33,8 +33,7 @@ type Tracker struct {
 	list            *List               // the list being read; nil while watching
 	beside          *sinkSnapshot       // for one sink, in progress; nil for none
 
-	resource atomic.Pointer[event.Resource] // see SetResource
-	stats    counters
+	stats counters
 }
 
 // NewTracker returns a tracker that takes ownership of the known objects. filter reports whether objects of a namespace are
@@ -75,18 +74,6 @@ func (t *Tracker) queueWithView(keys []string, object func(string) *Object, do f
 		t.queued[key] = struct{}{}
 	}
 	return do()
-}
-
-// SetResource sets the version in which the resource is read from now on. Changes without a body of their own, and control
-// records, carry it. Safe for concurrent use.
-func (t *Tracker) SetResource(r event.Resource) { t.resource.Store(&r) }
-
-func (t *Tracker) currentScope() Scope {
-	s := t.scope
-	if r := t.resource.Load(); r != nil {
-		s.Resource = *r
-	}
-	return s
 }
 
 // KnownCount returns the number of objects known to exist.
@@ -130,14 +117,14 @@ func (t *Tracker) enqueueEvent(e Event) (err error) {
 // NewGap returns a gap record for the history lost between two positions. to is a current position; the remaining
 // differences follow.
 func (t *Tracker) NewGap(from, to, reason string) *event.Change {
-	c := t.currentScope().newControlRecord(event.Gap, to, t.now())
+	c := t.scope.newControlRecord(event.Gap, to, t.now())
 	c.Gap = &event.GapInfo{From: from, To: to, Reason: reason}
 	return c
 }
 
 // NewSnapshotBegin returns the record that starts a snapshot.
 func (t *Tracker) NewSnapshotBegin(id string) *event.Change {
-	c := t.currentScope().newControlRecord(event.SnapshotBegin, "", t.now())
+	c := t.scope.newControlRecord(event.SnapshotBegin, "", t.now())
 	c.Snapshot = &event.SnapshotInfo{ID: id}
 	return c
 }
@@ -149,7 +136,7 @@ func (t *Tracker) KeepSum() { t.known.keepSum() }
 // NewWatermark returns a watermark of the known objects, which are the state of the scope at a position. info has the epoch,
 // the sequence and the sinks.
 func (t *Tracker) NewWatermark(position string, info event.WatermarkInfo) *event.Change {
-	c := t.currentScope().newControlRecord(event.Watermark, position, t.now())
+	c := t.scope.newControlRecord(event.Watermark, position, t.now())
 	all := t.known.currentSum()
 	info.Algorithm, info.Count, info.Digest = event.DigestAlgorithm, all.count, all.digest.String()
 	c.Watermark = &info
@@ -158,7 +145,7 @@ func (t *Tracker) NewWatermark(position string, info event.WatermarkInfo) *event
 
 // NewObservation returns an observation with only these changes.
 func (t *Tracker) NewObservation(changes ...*event.Change) event.Observation {
-	s := t.currentScope()
+	s := t.scope
 	t.stats.countChanges(changes)
 	return event.Observation{Resource: s.Resource, Scope: s.ID, Changes: changes}
 }
@@ -191,7 +178,7 @@ func (t *Tracker) ObserveMissing() (o event.Observation, more bool, err error) {
 func (t *Tracker) FinishList(position string) event.Observation {
 	o := t.NewObservation()
 	if s := t.list.Snapshot; s != nil {
-		end := t.currentScope().newControlRecord(event.SnapshotEnd, position, t.now())
+		end := t.scope.newControlRecord(event.SnapshotEnd, position, t.now())
 		all := t.known.currentSum()
 		end.Snapshot = &event.SnapshotInfo{ID: s.ID, Position: position, Count: all.count, Digest: all.digest.String()}
 		o = t.NewObservation(end)
@@ -230,7 +217,7 @@ func (t *Tracker) Knows(o *Object) bool {
 }
 
 // ObserveBodies returns an observation with the bodies of those objects that are still in the known version. For any other
-// object, either nothing was emitted yet or a newer version was. Missing summaries are filled in.
+// object, either nothing was emitted yet or a newer version was. Summaries are replaced by those of the states.
 func (t *Tracker) ObserveBodies(objects []*Object) event.Observation {
 	o := t.NewObservation()
 	for _, object := range objects {
@@ -241,7 +228,7 @@ func (t *Tracker) ObserveBodies(objects []*Object) event.Observation {
 		o.Bodies = append(o.Bodies, event.Body{
 			Key: known.Key, UID: known.UID, ResourceVersion: known.ResourceVersion, Raw: object.Raw,
 		})
-		if known.Summary == "" && object.Summary != "" {
+		if object.Summary != "" && object.Summary != known.Summary { // none, or that of another form
 			known.Summary = object.Summary
 			t.known.replaceSummary(known)
 			o.Known = append(o.Known, known)
@@ -273,7 +260,7 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 		return err
 	}
 	before := t.known.lookupKey(key)
-	after, changes := Step(t.currentScope(), t.list, before, ds)
+	after, changes := Step(t.scope, t.list, before, ds)
 	changes = t.addToSnapshot(before, after, changes, ds)
 	o.Changes = append(o.Changes, changes...)
 	switch {
@@ -286,6 +273,9 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 		}
 	case t.list != nil && (!t.list.Beside || t.list.Snapshot != nil && len(changes) > 0):
 		t.known.markSeen(key)
+	}
+	if after == before && len(changes) > 0 && (t.scope.Filtered || t.list != nil && t.list.Compared) {
+		o.Known = append(o.Known, after) // with what the filter makes of the changes
 	}
 	return nil
 }

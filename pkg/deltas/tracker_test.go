@@ -190,8 +190,8 @@ func TestStatsCountChangesAndRecordLastSeen(t *testing.T) {
 	}
 }
 
-// TestStatsAndSetResourceAreSafeForConcurrentUse relies on the race detector.
-func TestStatsAndSetResourceAreSafeForConcurrentUse(t *testing.T) {
+// TestStatsAreSafeForConcurrentUse relies on the race detector.
+func TestStatsAreSafeForConcurrentUse(t *testing.T) {
 	tr := newTracker()
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -202,7 +202,6 @@ func TestStatsAndSetResourceAreSafeForConcurrentUse(t *testing.T) {
 				return
 			default:
 				tr.Stats()
-				tr.SetResource(event.Resource{Version: "v2", Resource: "pods"})
 			}
 		}
 	}()

@@ -64,7 +64,7 @@ type objectCopies struct {
 func (m *copyMemory) loadObject(resource event.Resource, key string) *objectCopies {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r, hash := m.ofResource(resource.String()), maphash.String(staleSeed, key)
+	r, hash := m.ofResource(resource.String()), maphash.String(flagsSeed, key)
 	return &objectCopies{verdicts: r.verdicts[hash], unknown: r.unknown[hash]}
 }
 
@@ -75,7 +75,7 @@ func (m *copyMemory) storeObject(resource event.Resource, key string, o *objectC
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r, hash := m.ofResource(resource.String()), maphash.String(staleSeed, key)
+	r, hash := m.ofResource(resource.String()), maphash.String(flagsSeed, key)
 	if r.verdicts[hash] = o.verdicts; len(o.verdicts) == 0 {
 		delete(r.verdicts, hash)
 	}
@@ -86,16 +86,6 @@ func (m *copyMemory) storeObject(resource event.Resource, key string, o *objectC
 
 func (m *copyMemory) forgetObject(resource event.Resource, key string) {
 	m.storeObject(resource, key, &objectCopies{modified: true})
-}
-
-// setUnknown records that nothing is known about the annotations of objects, by the hashes of their keys.
-func (m *copyMemory) setUnknown(name string, objects map[uint64]bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	unknown := m.ofResource(name).unknown
-	for hash := range objects {
-		unknown[hash] = true
-	}
 }
 
 // hides reports whether an annotation with a value, a JSON string, has to stay redacted.
@@ -143,8 +133,8 @@ func digestOfCopy(quoted []byte) uint64 {
 
 // The form in front of a sealed summary, unless there are no verdicts: whether they are known, and the hashes of the names.
 const (
-	copiesKnown   = 0x20
-	copiesUnknown = 0x21
+	copiesKnown   = 0x30
+	copiesUnknown = 0x31
 )
 
 // encode returns what is stored of the verdicts of an object: the form in front of its summary, and the digests that belong
@@ -193,11 +183,10 @@ func (o *objectCopies) takeDigests(summary string) string {
 }
 
 // restoreObject adds what was stored of an object to what rewritten changes have shown.
-func (m *copyMemory) restoreObject(name, key string, stored objectCopies) {
+func (m *copyMemory) restoreObject(resource event.Resource, key string, stored objectCopies) {
 	if !stored.unknown && len(stored.verdicts) == 0 {
 		return
 	}
-	resource := event.ParseResourceName(name)
 	o := m.loadObject(resource, key)
 	o.verdicts, o.unknown, o.modified = slices.Concat(o.verdicts, stored.verdicts), stored.unknown, true
 	m.storeObject(resource, key, o)

@@ -29,9 +29,10 @@ func countAllocations(t *testing.T, p Policy, resource event.Resource) float64 {
 	whole.After = after
 	var c event.Change
 	emitted := true
+	of := &objectFlags{}
 	count := testing.AllocsPerRun(5, func() {
 		c = whole
-		_, emitted = r.shapeChange(&c, last)
+		_, emitted = r.shapeChange(&c, last, of)
 	})
 	if !emitted || c.Withheld != "" {
 		t.Errorf("%+v: emitted %v, withheld %q; want a change that is shaped completely", p, emitted, c.Withheld)
@@ -78,7 +79,7 @@ func TestDefaultRuleDoesNotCopyOtherObjects(t *testing.T) {
 	}
 	c := updatedTo(deployment, newObject(`{"replicas":1e0}`, "{}"))
 	before := c.After
-	if _, keep := r.shapeChange(c, nil); !keep || &c.After[0] != &before[0] {
+	if _, keep := r.shapeChange(c, nil, &objectFlags{}); !keep || &c.After[0] != &before[0] {
 		t.Errorf("the change became %+v", c)
 	}
 }
@@ -108,7 +109,7 @@ func BenchmarkDefaultRule(b *testing.B) {
 			var one event.Change
 			for b.Loop() {
 				one = *c
-				if _, keep := r.shapeChange(&one, nil); !keep || one.Withheld != "" {
+				if _, keep := r.shapeChange(&one, nil, &objectFlags{}); !keep || one.Withheld != "" {
 					b.Fatal(one.Withheld)
 				}
 			}

@@ -62,7 +62,7 @@ func TestStatesAreStoredOnlyIfARuleNeedsThem(t *testing.T) {
 		load := s.shaper.WrapLoad(func(string, func(event.Known)) (event.StoredResource, error) {
 			return event.StoredResource{Resource: deployment, BodiesMissing: true}, nil
 		})
-		if got, err := load("deployments.apps", func(event.Known) {}); err != nil || got.BodiesMissing != asks {
+		if got, err := load(deployment, func(event.Known) {}); err != nil || got.BodiesMissing != asks {
 			t.Errorf("bodies needed: %v, missing: %v (%v)", asks, got.BodiesMissing, err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestStatesAreMissingWhenARuleStartsToNeedThem(t *testing.T) {
 			}
 			return event.StoredResource{Resource: deployment}, nil
 		})
-		if got, err := load("deployments.apps", func(event.Known) {}); err != nil || got.BodiesMissing != one.want {
+		if got, err := load(deployment, func(event.Known) {}); err != nil || got.BodiesMissing != one.want {
 			t.Errorf("%s: states are missing: %v (%v), want %v", name, got.BodiesMissing, err, one.want)
 		}
 	}

@@ -15,6 +15,9 @@ var identityPaths = []path.Path{
 // identityTree is the tree of identityPaths.
 var identityTree, _ = path.NewTree(identityPaths) // the error is impossible: six names without wildcards
 
+// metadataFields keeps what is read of an object if only its metadata is.
+var metadataFields, _ = newFieldSelector([]path.Path{path.OfNames("metadata")}, nil) // the error is impossible, too
+
 // fieldSelector removes members of objects. It is immutable.
 type fieldSelector struct {
 	keep *path.Tree // nil keeps all

@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -154,6 +155,49 @@ func TestAFilterThatFailsQuotesNothingOfTheObject(t *testing.T) {
 		st := s.shaper.Stats()[0]
 		if st.Failed != 1 || st.Failure == "" || strings.Contains(st.Failure, "hunter") || strings.Contains(st.Failure, "922337") {
 			t.Errorf("%s: %d failures, %q", expression, st.Failed, st.Failure)
+		}
+	}
+}
+
+// TestADeleteOfWhatWasEmittedPassesTheFilter: otherwise an object that the filter no longer matches would stay in tables for
+// ever. One that no destination has is deleted only if the filter matches that.
+func TestADeleteOfWhatWasEmittedPassesTheFilter(t *testing.T) {
+	for filter, want := range map[string][]string{
+		`object.spec == 1`: {"added 1", "deleted 1", "added 3", "updated 3", "deleted 3"},
+		`object.spec == 1 && change.type != "deleted"`:         {"added 1", "added 3", "updated 3"},
+		`change.type == "deleted" || change.class == "status"`: {"deleted 1", "deleted 2", "deleted 3"},
+	} {
+		for _, restarted := range []bool{false, true} {
+			s := newScene(t, Policy{Filter: filter})
+			var got []string
+			emit := func(typ event.Type, name string, spec string) {
+				t.Helper()
+				c := updatedTo(deployment, `{"spec":`+spec+`}`)
+				if c.Type, c.Name, c.Previous = typ, name, "0"; typ == event.Added {
+					c.Previous = ""
+				}
+				if typ == event.Deleted {
+					c.Before, c.After = c.After, nil
+				}
+				for _, emitted := range s.shapeChanges(c) {
+					got = append(got, string(emitted.Type)+" "+emitted.Name)
+				}
+				if restarted {
+					s.restartWith(Policy{Filter: filter}, oneKey)
+				}
+			}
+			emit(event.Added, "1", "1")
+			emit(event.Updated, "1", "2")
+			emit(event.Deleted, "1", "2")
+			emit(event.Added, "2", "2")
+			emit(event.Deleted, "2", "2")
+			emit(event.Added, "3", "1")
+			emit(event.Updated, "3", "1")
+			emit(event.Updated, "3", "2")
+			emit(event.Deleted, "3", "2")
+			if !slices.Equal(got, want) {
+				t.Errorf("%s, restarted %t: emitted %q, want %q", filter, restarted, got, want)
+			}
 		}
 	}
 }

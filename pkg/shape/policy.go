@@ -175,6 +175,11 @@ func (p Policy) parseAllPaths() (redact, only, ignore, keep, drop []path.Path, e
 	return redact, only, ignore, keep, drop, nil
 }
 
+// shapeID returns an ID of what the policy leaves out of changes, and of which updates, apart from redaction and filter.
+func (p Policy) shapeID() uint32 {
+	return hashDescription(fmt.Sprintf("%q %q %q %q", p.OnlyIfChanged, p.IgnoreChanges, p.Fields.Keep, p.Fields.Drop))
+}
+
 func (p Policy) redactMode() string {
 	if p.Redact == "" {
 		return Mask

@@ -182,7 +182,7 @@ func TestUnredactableObjectsAreWithheld(t *testing.T) {
 	}
 	for _, body := range []string{``, `null`, `[]`, `{"data":{"p":"hunter"`, `{"data":{"p":"hunter"}} x`, `{"data":{"p":"hun"},"data":{"p":"hunter"}}`, `{"data":{"p":hunter}}`, `{"x":01}`} {
 		c := &event.Change{Type: event.Updated, Resource: secret, Before: []byte(`{}`), After: []byte(body)}
-		s.rules[0].shapeChange(c, nil)
+		s.rules[0].shapeChange(c, nil, &objectFlags{})
 		if c.Before != nil || c.After != nil || c.Withheld == "" || strings.Contains(c.Withheld, "hun") {
 			t.Errorf("%q: before %q, after %q, withheld %q", body, c.Before, c.After, c.Withheld)
 		}

@@ -29,6 +29,8 @@ type rule struct {
 	changed         string
 	before          bool // updates carry the state before them
 	keepsBodies     bool // states of objects are stored
+	metadataOnly    bool // only the metadata of objects is read
+	shapeID         uint32
 	passesUnchanged bool // never inspects objects
 
 	counters counters
@@ -41,7 +43,7 @@ var bookkeepingPaths = []path.Path{
 }
 
 func compileRule(p Policy, options Options) (*rule, error) {
-	r := &rule{changed: p.Changed, before: p.Before == beforeFull || options.AlwaysBefore}
+	r := &rule{shapeID: p.shapeID(), changed: p.Changed, before: p.Before == beforeFull || options.AlwaysBefore}
 	redact, only, ignore, keep, drop, err := p.parseAllPaths()
 	if err != nil {
 		return nil, err
@@ -101,11 +103,10 @@ func (f *filterFailures) lastFailure() (count uint64, last string) {
 }
 
 // shapeChanges shapes the changes of a scope without stored bodies.
-func (r *rule) shapeChanges(o *event.Observation, older *staleObjects) {
+func (r *rule) shapeChanges(o *event.Observation, of *objectFlags) {
 	kept := o.Changes[:0]
 	for _, c := range o.Changes {
-		if _, keep := r.shapeChange(c, nil); keep {
-			older.markRedactionChange(c)
+		if _, keep := r.shapeChange(c, nil, of); keep {
 			kept = append(kept, c)
 		}
 	}
@@ -113,13 +114,13 @@ func (r *rule) shapeChanges(o *event.Observation, older *staleObjects) {
 }
 
 // shapeWithBodies shapes the changes of an observation and stores the newest state of each object.
-func (r *rule) shapeWithBodies(o *event.Observation, older *staleObjects, bodies Bodies) error {
-	r.redactBodies(o, older)
+func (r *rule) shapeWithBodies(o *event.Observation, of *objectFlags, bodies Bodies) error {
+	r.redactBodies(o, of)
 	kept := o.Changes[:0]
 	newest := map[string]*event.Body{} // states within this observation; nil for a deleted object
 	for _, c := range o.Changes {
 		if c.Type.IsControl() {
-			r.shapeChange(c, nil)
+			r.shapeChange(c, nil, of)
 			kept = append(kept, c)
 			continue
 		}
@@ -135,16 +136,18 @@ func (r *rule) shapeWithBodies(o *event.Observation, older *staleObjects, bodies
 			}
 		}
 		var before []byte
-		if last != nil && last.UID == c.UID && len(last.Raw) > 0 && !older.hasStaleBody(key) {
-			before = last.Raw // otherwise the redaction alone may be different
+		if last != nil && last.UID == c.UID && len(last.Raw) > 0 && !of.has(key, otherBody) {
+			before = last.Raw // otherwise the redaction or the form alone may be different
 		}
-		state, keep := r.shapeChange(c, before)
+		state, keep := r.shapeChange(c, before, of)
 		newest[key] = nil
 		if c.Type != event.Deleted { // a withheld change stores an empty body, because the stored state is outdated
 			newest[key] = &event.Body{Key: key, UID: c.UID, ResourceVersion: c.ResourceVersion, Raw: state}
+			if !of.has(key, otherRedaction) { // otherwise no difference is shown until a change is emitted
+				of.change(key, 0, otherBody)
+			}
 		}
 		if keep {
-			older.markRedactionChange(c)
 			kept = append(kept, c)
 		}
 	}
@@ -158,7 +161,7 @@ func (r *rule) shapeWithBodies(o *event.Observation, older *staleObjects, bodies
 }
 
 // redactBodies redacts the bodies of an observation. Bodies that cannot be redacted are removed.
-func (r *rule) redactBodies(o *event.Observation, older *staleObjects) {
+func (r *rule) redactBodies(o *event.Observation, of *objectFlags) {
 	kept := o.Bodies[:0]
 	for _, b := range o.Bodies {
 		if r.redactor != nil {
@@ -169,7 +172,7 @@ func (r *rule) redactBodies(o *event.Observation, older *staleObjects) {
 				continue
 			}
 		}
-		older.markBodyCurrent(b.Key)
+		of.change(b.Key, 0, otherBody)
 		kept = append(kept, b)
 	}
 	o.Bodies = kept
@@ -184,18 +187,22 @@ func objectKey(c *event.Change) string {
 }
 
 // shapeChange shapes one change. last is the previous state of the object, if known. It returns the redacted new state, also
-// for changes that are not emitted, and whether the change is emitted.
-func (r *rule) shapeChange(c *event.Change, last []byte) (state []byte, keep bool) {
+// for changes that are not emitted, and whether the change is emitted, which it records in of.
+func (r *rule) shapeChange(c *event.Change, last []byte, of *objectFlags) (state []byte, keep bool) {
 	if c.Type == event.Watermark && (r.filter != nil || r.onlyIfChanged != nil || r.ignoreChanges != nil) {
 		c.Watermark.OmitDigest() // the stream lacks objects, or versions of them
 	}
-	if r.passesUnchanged || c.Type.IsControl() {
+	if c.Type.IsControl() {
 		return nil, true
 	}
+	if r.passesUnchanged && !isCompared(c) && of.isEmpty() {
+		return nil, true
+	}
+	emitted := of.mayBeEmitted(c)
 	hidden, err := r.redactChange(c, &last)
 	if err != nil {
 		r.withholdChange(c, err)
-		return nil, true
+		return nil, recordDecision(c, !isCompared(c) || !emitted, of)
 	}
 	state = c.After
 	if c.Type == event.Deleted && c.Before == nil {
@@ -203,16 +210,71 @@ func (r *rule) shapeChange(c *event.Change, last []byte) (state []byte, keep boo
 	}
 	if r.isUnchanged(c, last, hidden) {
 		r.counters.unchanged.Add(1)
-		return state, false
+		return state, recordDecision(c, false, of)
 	}
-	if !r.matchesFilter(c, last) {
+	if keep = r.isEmitted(c, last, emitted); keep {
+		if err := r.applyFields(c, last); err != nil {
+			r.withholdChange(c, err)
+		}
+	}
+	return state, recordDecision(c, keep, of)
+}
+
+// isCompared reports whether c is about an object that was known in the same version: a comparison with an edited filter
+// looks at it again.
+func isCompared(c *event.Change) bool {
+	return c.Type == event.Added && c.Previous == c.ResourceVersion
+}
+
+// recordDecision records and returns whether a change is emitted.
+func recordDecision(c *event.Change, keep bool, of *objectFlags) bool {
+	switch {
+	case keep && isCompared(c):
+		c.Previous = ""
+		of.recordEmitted(c)
+	case keep:
+		of.recordEmitted(c)
+	case !isCompared(c):
+		of.recordFiltered(c)
+	}
+	return keep
+}
+
+// isEmitted evaluates the filter. emitted is whether a destination may have the object: then its delete is emitted too. In a
+// comparison with an edited filter, an object that does not match any more leaves, and one that does begins as added.
+func (r *rule) isEmitted(c *event.Change, last []byte, emitted bool) bool {
+	compared := isCompared(c)
+	if compared {
+		last = nil
+	}
+	matches, err := r.matchesFilter(c, last)
+	switch {
+	case compared && matches:
+		return !emitted
+	case c.Type == event.Deleted && c.Previous != "" && !emitted && err != nil: // no destination needs it
+		return false
+	case c.Type == event.Updated && c.Pass != "" && !emitted && matches:
+		c.Type, c.Class = event.Added, ""
+		return true
+	case matches:
+		return true
+	case c.Type == event.Deleted && emitted && !r.filter.ExcludesDeletes():
+		return true
+	case emitted && c.Pass != "" && (compared || c.Type == event.Updated) && r.excludesState(c):
+		c.Type, c.Delta, c.Class, c.Left, c.FinalStateUnknown, c.After = event.Deleted, event.DeltaDeleted, "", true, true, nil
+		return true
+	case !compared:
 		r.counters.filtered.Add(1)
-		return state, false
 	}
-	if err := r.applyFields(c, last); err != nil {
-		r.withholdChange(c, err)
-	}
-	return state, true
+	return false
+}
+
+// excludesState reports whether the filter leaves out an object because of its state, and not for how it has changed.
+func (r *rule) excludesState(c *event.Change) bool {
+	state := *c
+	state.Type, state.Class, state.Actor = event.Added, "", nil
+	matches, _ := r.matchesFilter(&state, nil)
+	return r.filter.SelectsObjects() && !matches
 }
 
 // withholdChange removes everything except the identity from a change, and counts it.
@@ -279,17 +341,15 @@ var partOfClass = map[event.Class]objectParts{
 	"":                  inMetadata | inStatus | inSpec,
 }
 
-// matchesFilter evaluates the filter. If the evaluation fails, the change is emitted, so that an error loses nothing.
-func (r *rule) matchesFilter(c *event.Change, last []byte) bool {
+// matchesFilter evaluates the filter. If the evaluation fails, the change matches, so that an error loses nothing.
+func (r *rule) matchesFilter(c *event.Change, last []byte) (yes bool, err error) {
 	if r.filter == nil {
-		return true
+		return true, nil
 	}
-	yes, err := r.filter.Matches(c, last)
-	if err != nil {
+	if yes, err = r.filter.Matches(c, last); err != nil {
 		r.counters.failures.recordFailure(err)
-		return true
 	}
-	return yes
+	return yes || err != nil, err
 }
 
 // applyFields removes fields from the bodies, and adds the differences and the previous state.

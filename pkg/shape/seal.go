@@ -11,23 +11,32 @@ import (
 // The summary of a known object holds digests of its parts (see deltas.AppendParts). Short values can be guessed from a
 // digest, so the summary is encrypted before it is stored in event.Known.Summary:
 //
-//	form       1   see below
+//	method     1   see below; a bit is set if a filter has left the object out
 //	redaction  4   ID of the redaction under which the object was last emitted
+//	form       4   ID of the form in which it was read, see rule.formOf
+//	shape      4   ID of what the rule leaves out of changes, see Policy.shapeID
 //	summary        AES-256-GCM with a random nonce in front
 //
 // The key is derived from redaction.key, which is not stored. Without redaction.key, summaries of objects with redacted
 // values are encrypted with a key that exists only in the process, so they are lost at a restart; all others with a key
 // derived from a secret of the journal.
 const (
-	sealedNone      = 0x10 // there is no summary
-	sealedStable    = 0x11
-	sealedEphemeral = 0x12
-	sealedHeader    = 5
+	sealedNone       = 0x20 // there is no summary
+	sealedStable     = 0x21
+	sealedEphemeral  = 0x22
+	sealedNotEmitted = 0x40 // a bit
+	sealedHeader     = 13
 )
+
+// emission is how an object was last emitted, or would have been if a filter had not left it out.
+type emission struct {
+	redaction, form, shape uint32
+	filtered               bool // no destination has it
+}
 
 // Special IDs of redactions.
 const (
-	redactionUnknown uint32 = iota // stored without a summary
+	redactionUnknown uint32 = iota // stored without a summary; so is the form, which no body has then
 	redactionOlder                 // any redaction other than the current one
 	firstRedaction
 )
@@ -68,18 +77,23 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 
 // sealSummary returns the stored form of a summary. conceals is set if the rule redacts values of the object. scratch is
 // memory that calls reuse.
-func (s *summarySeal) sealSummary(scratch *[]byte, summary string, redaction uint32, conceals bool) string {
-	form, aead := byte(sealedStable), s.stable
+func (s *summarySeal) sealSummary(scratch *[]byte, summary string, as emission, conceals bool) string {
+	method, aead := byte(sealedStable), s.stable
 	switch {
 	case summary == "":
-		form = sealedNone
+		method = sealedNone
 	case conceals && !s.keyed:
-		form, aead = sealedEphemeral, s.ephemeral
+		method, aead = sealedEphemeral, s.ephemeral
 	}
-	b := (*scratch)[:0]
-	b = append(b, summary...)
-	b = binary.BigEndian.AppendUint32(append(b, form), redaction)
-	if form != sealedNone {
+	b := append((*scratch)[:0], summary...)
+	b = append(b, method)
+	for _, id := range [...]uint32{as.redaction, as.form, as.shape} {
+		b = binary.BigEndian.AppendUint32(b, id)
+	}
+	if as.filtered {
+		b[len(summary)] |= sealedNotEmitted
+	}
+	if method != sealedNone {
 		b = aead.Seal(b, nil, b[:len(summary)], nil)
 	}
 	*scratch = b
@@ -87,21 +101,24 @@ func (s *summarySeal) sealSummary(scratch *[]byte, summary string, redaction uin
 }
 
 // openSummary is the inverse of sealSummary. It returns "" for a summary that was never sealed or has an unknown key.
-func (s *summarySeal) openSummary(stored string) (summary string, redaction uint32) {
-	if len(stored) < sealedHeader || stored[0] < sealedNone || stored[0] > sealedEphemeral {
-		return "", redactionUnknown
+func (s *summarySeal) openSummary(stored string) (summary string, as emission) {
+	if len(stored) < sealedHeader || stored[0]&^sealedNotEmitted < sealedNone || stored[0]&^sealedNotEmitted > sealedEphemeral {
+		return "", emission{}
 	}
-	redaction = binary.BigEndian.Uint32([]byte(stored[1:sealedHeader]))
+	header := []byte(stored[:sealedHeader])
+	as.redaction, as.form = binary.BigEndian.Uint32(header[1:]), binary.BigEndian.Uint32(header[5:])
+	as.shape = binary.BigEndian.Uint32(header[9:])
+	as.filtered = header[0]&sealedNotEmitted != 0
 	aead := s.stable
-	switch stored[0] {
+	switch header[0] &^ sealedNotEmitted {
 	case sealedNone:
-		return "", redaction
+		return "", as
 	case sealedEphemeral:
 		aead = s.ephemeral
 	}
 	plain, err := aead.Open(nil, nil, []byte(stored[sealedHeader:]), nil)
 	if err != nil { // another key
-		return "", redaction
+		return "", as
 	}
-	return string(plain), redaction
+	return string(plain), as
 }

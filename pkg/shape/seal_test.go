@@ -138,7 +138,7 @@ func BenchmarkSeal(b *testing.B) {
 	var scratch []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		s.sealSummary(&scratch, summary, 7, true)
+		s.sealSummary(&scratch, summary, emission{redaction: 7}, true)
 	}
 }
 
@@ -153,8 +153,9 @@ func FuzzOpenSummary(f *testing.F) {
 			t.Fatal(err)
 		}
 		var scratch []byte
-		if got, redaction := s.openSummary(s.sealSummary(&scratch, text, 7, conceals)); got != text || redaction != 7 {
-			t.Errorf("%q became %q, redaction %d", text, got, redaction)
+		was := emission{redaction: 7, form: uint32(len(text)), filtered: conceals}
+		if got, as := s.openSummary(s.sealSummary(&scratch, text, was, conceals)); got != text || as != was {
+			t.Errorf("%q became %q, emitted as %+v", text, got, as)
 		}
 		if got, _ := s.openSummary(text); got != "" {
 			t.Errorf("%q is opened as %q", text, got)

@@ -24,9 +24,11 @@ type Options struct {
 	Key []byte
 	// JournalSecret is used instead of Key to encrypt summaries if there is no Key.
 	JournalSecret []byte
-	// RuleOf returns the index of the rule that selects a resource; false if there is none. If nil, the first rule selects
-	// all.
+	// RuleOf returns the index of the rule that owns a resource, in whatever version; false if there is none. If nil, the
+	// first rule owns all.
 	RuleOf func(event.Resource) (rule int, selected bool)
+	// MetadataOnly has the rules of whose objects only the metadata is read, by index; nil for none.
+	MetadataOnly []bool
 	// AlwaysBefore makes every update carry the state before it, regardless of its policy.
 	AlwaysBefore bool
 	// Bodies is required.
@@ -43,12 +45,12 @@ type Shaper struct {
 	bodies Bodies
 
 	mu    sync.Mutex
-	stale map[string]*staleObjects // by resource name
+	flags map[string]*objectFlags // by resource name
 }
 
 // New returns a shaper for the policies of all rules, in order. The policies must be valid.
 func New(policies []Policy, options Options) (*Shaper, error) {
-	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, stale: map[string]*staleObjects{}, memory: newCopyMemory()}
+	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, flags: map[string]*objectFlags{}, memory: newCopyMemory()}
 	if s.ruleOf == nil {
 		s.ruleOf = func(event.Resource) (int, bool) { return 0, len(policies) > 0 }
 	}
@@ -65,6 +67,7 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 		if err != nil {
 			return nil, fmt.Errorf("resources[%d].%w", i, err)
 		}
+		compiled.metadataOnly = i < len(options.MetadataOnly) && options.MetadataOnly[i]
 		if s.rules = append(s.rules, compiled); compiled.redactor != nil {
 			compiled.redactor.memory = s.memory
 		}
@@ -84,18 +87,18 @@ func (s *Shaper) WrapAppend(index int, to event.AppendFunc) event.AppendFunc {
 			}
 		}
 		first = false
-		older := s.staleOf(o.Resource.String())
+		of := s.flagsOf(o.Resource.String())
 		var err error
 		if r.keepsBodies {
-			err = r.shapeWithBodies(&o, older, s.bodies)
+			err = r.shapeWithBodies(&o, of, s.bodies)
 		} else {
-			r.shapeChanges(&o, older)
+			r.shapeChanges(&o, of)
 			o.Bodies = nil
 		}
 		if err != nil {
 			return err
 		}
-		s.sealKnown(r, &o, older)
+		s.sealKnown(r, &o, of)
 		return to(ctx, o)
 	}
 }

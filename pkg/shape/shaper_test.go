@@ -97,7 +97,7 @@ func (s *scene) restartWith(p Policy, key string) map[string]string {
 		}
 		return event.StoredResource{Resource: s.last.Resource}, nil
 	})
-	if _, err = load(s.last.Resource.String(), func(k event.Known) { summaries[k.Key] = k.Summary }); err != nil {
+	if _, err = load(s.last.Resource, func(k event.Known) { summaries[k.Key] = k.Summary }); err != nil {
 		s.t.Fatal(err)
 	}
 	return summaries

@@ -2,97 +2,115 @@ package shape
 
 import (
 	"bytes"
-	"hash/maphash"
+	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// LoadFunc loads the stored state of a resource and passes each known object to known, which may be nil.
+// LoadFunc loads the stored state of a resource by its name, and passes each known object to known, which may be nil.
 type LoadFunc func(resource string, known func(event.Known)) (event.StoredResource, error)
 
-// WrapLoad wraps the LoadFunc from, which reads what [Shaper.WrapAppend] has written. It decrypts summaries, and records the
-// objects that were last emitted under another redaction. Call the result for a resource before appending to it.
-func (s *Shaper) WrapLoad(from LoadFunc) LoadFunc {
-	return func(name string, known func(event.Known)) (event.StoredResource, error) {
+// WrapLoad wraps the LoadFunc from, which reads what [Shaper.WrapAppend] has written, for a resource in the version in which
+// it will be read. It decrypts summaries, and records the objects that were last emitted under another redaction or in
+// another form. Call the result for a resource before appending to it.
+func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known)) (event.StoredResource, error) {
+	return func(resource event.Resource, known func(event.Known)) (event.StoredResource, error) {
+		name := resource.String()
 		if known == nil {
 			return from(name, nil)
 		}
-		byRedaction, objects := map[uint32]map[uint64]bool{}, 0
+		r := s.ruleOfResource(resource)
+		objects, reshaped, bodiesMissing, found := 0, 0, false, &objectFlags{}
 		stored, err := from(name, func(k event.Known) {
-			objects++
-			redaction := s.openKnown(name, &k)
-			if byRedaction[redaction] == nil {
-				byRedaction[redaction] = map[uint64]bool{}
+			as := s.openKnown(resource, r, &k)
+			if r != nil {
+				is := r.compareEmission(resource, as)
+				found.change(k.Key, is, 0)
+				if is&otherBody != 0 && as.form != r.formOf(resource) {
+					k.Summary, bodiesMissing = deltas.ForgetParts(k.Summary), true
+				}
+				if is&(otherRedaction|otherBody) != 0 || as.shape != r.shapeID && as.shape != redactionUnknown {
+					reshaped++
+				}
 			}
-			byRedaction[redaction][maphash.String(staleSeed, k.Key)] = true
+			objects++
 			known(k)
 		})
-		if err == nil {
-			s.recordStale(name, stored.Resource, byRedaction)
+		if err == nil && r != nil {
+			s.mu.Lock()
+			s.flags[name] = found
+			s.mu.Unlock()
 			begins := objects > 0 && !slices.Contains(s.bodies.BodyResources(), name) // no rule stored bodies before
-			stored.BodiesMissing = (stored.BodiesMissing || begins) && s.keepsBodiesOf(stored.Resource)
+			stored.BodiesMissing = (stored.BodiesMissing || begins || bodiesMissing) && r.keepsBodies
+			stored.Reshaped = reshaped
 		}
 		return stored, err
 	}
 }
 
-// openKnown decrypts the summary of a stored object, restores the verdicts about its annotations, and returns the ID of the
-// redaction under which it was last emitted.
-func (s *Shaper) openKnown(name string, k *event.Known) (redaction uint32) {
+// openKnown decrypts the summary of a stored object, restores the verdicts about its annotations, and returns how it was last
+// emitted. Of an object that an exporter without such verdicts has emitted, none are known.
+func (s *Shaper) openKnown(resource event.Resource, r *rule, k *event.Known) emission {
 	copies, sealed := splitCopies(k.Summary)
-	k.Summary, redaction = s.seal.openSummary(sealed)
-	k.Summary = copies.takeDigests(k.Summary)
-	s.memory.restoreObject(name, k.Key, copies)
-	return redaction
+	summary, as := s.seal.openSummary(sealed)
+	k.Summary = copies.takeDigests(summary)
+	copies.unknown = copies.unknown || as.redaction == redactionUnknown && r != nil && r.redactor.hidesValuesOf(resource)
+	s.memory.restoreObject(resource, k.Key, copies)
+	return as
 }
 
-// keepsBodiesOf reports whether the rule of a resource needs bodies.
-func (s *Shaper) keepsBodiesOf(resource event.Resource) bool {
-	index, selected := s.ruleOf(resource)
-	return selected && s.rules[index].keepsBodies
+// ruleOfResource returns the rule that owns a resource; nil if there is none.
+func (s *Shaper) ruleOfResource(resource event.Resource) *rule {
+	if index, selected := s.ruleOf(resource); selected {
+		return s.rules[index]
+	}
+	return nil
 }
 
-// recordStale records the keys of objects that were last emitted under a redaction other than the current one.
-func (s *Shaper) recordStale(name string, resource event.Resource, byRedaction map[uint32]map[uint64]bool) {
-	index, selected := s.ruleOf(resource)
-	if !selected {
-		return
+// formOf returns the ID of the form in which objects of a resource are read: in a version, and as a whole or their metadata.
+// States of different forms cannot be compared.
+func (r *rule) formOf(resource event.Resource) uint32 {
+	return hashDescription(fmt.Sprintf("%s %t", resource.Version, r.metadataOnly))
+}
+
+// emissionOf returns how objects of a resource are emitted now.
+func (r *rule) emissionOf(resource event.Resource) emission {
+	return emission{redaction: r.redactor.redactionID(resource), form: r.formOf(resource), shape: r.shapeID}
+}
+
+// compareEmission compares how an object was last emitted with how it is emitted now.
+func (r *rule) compareEmission(resource event.Resource, as emission) (is flags) {
+	now := r.emissionOf(resource)
+	if as.redaction != now.redaction && (as.redaction != redactionUnknown || r.redactor.hidesValuesOf(resource)) {
+		is |= otherRedaction | otherBody
 	}
-	r := s.rules[index].redactor
-	delete(byRedaction, r.redactionID(resource))
-	if !r.hidesValuesOf(resource) {
-		delete(byRedaction, redactionUnknown)
+	if as.form != now.form && as.form != redactionUnknown && resource.Version != "" {
+		is |= otherBody
 	}
-	s.memory.setUnknown(name, byRedaction[redactionUnknown])
-	older := &staleObjects{}
-	for _, keys := range byRedaction {
-		if older.keys == nil {
-			older.keys = keys
-			continue
-		}
-		for key := range keys {
-			older.keys[key] = true
-		}
+	if as.filtered {
+		is |= notEmitted
 	}
+	return is
+}
+
+// flagsOf returns the flags of the objects of a resource.
+func (s *Shaper) flagsOf(resource string) *objectFlags {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stale[name] = older; len(older.keys) == 0 {
-		delete(s.stale, name)
+	if s.flags[resource] == nil {
+		s.flags[resource] = &objectFlags{}
 	}
+	return s.flags[resource]
 }
 
-func (s *Shaper) staleOf(resource string) *staleObjects {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stale[resource]
-}
-
-// sealKnown encrypts the summaries of known objects, together with the ID of the redaction under which each was emitted.
-func (s *Shaper) sealKnown(r *rule, o *event.Observation, older *staleObjects) {
-	current, conceals := r.redactor.redactionID(o.Resource), r.redactor.hidesValuesOf(o.Resource)
+// sealKnown encrypts the summaries of known objects, together with how each was emitted.
+func (s *Shaper) sealKnown(r *rule, o *event.Observation, of *objectFlags) {
+	now, conceals := r.emissionOf(o.Resource), r.redactor.hidesValuesOf(o.Resource)
 	for _, key := range o.RemovedKeys {
-		if older.removeKey(key); conceals {
+		if of.change(key, 0, otherRedaction|otherBody|notEmitted); conceals {
 			s.memory.forgetObject(o.Resource, key)
 		}
 	}
@@ -102,34 +120,52 @@ func (s *Shaper) sealKnown(r *rule, o *event.Observation, older *staleObjects) {
 	o.Known = slices.Clone(o.Known) // the tracker still uses the original summaries
 	var scratch []byte
 	for i := range o.Known {
-		k := &o.Known[i]
-		redaction := current
-		if older.hasKey(k.Key) { // the change was not emitted
-			redaction = redactionOlder
+		k, as := &o.Known[i], now
+		as.filtered = of.has(k.Key, notEmitted)
+		if of.has(k.Key, otherRedaction) { // the change was not emitted
+			as.redaction = redactionOlder
+		} else if r.keepsBodies && of.has(k.Key, otherBody) { // the summary is known, and the body is still of another form
+			as.form = redactionOlder
 		}
 		if !conceals {
-			k.Summary = s.seal.sealSummary(&scratch, k.Summary, redaction, false)
+			k.Summary = s.seal.sealSummary(&scratch, k.Summary, as, false)
 			continue
 		}
 		form, digests := s.memory.encode(o.Resource, k.Key)
-		k.Summary = string(form) + s.seal.sealSummary(&scratch, string(digests)+k.Summary, redaction, true)
+		k.Summary = string(form) + s.seal.sealSummary(&scratch, string(digests)+k.Summary, as, true)
 	}
 }
 
-// redactorOf returns the redactor of a resource under the current rules.
-func (s *Shaper) redactorOf(resource event.Resource) *redactor {
-	if index, selected := s.ruleOf(resource); selected {
-		return s.rules[index].redactor
+// storedForm returns the redactor of a resource under the current rules, nil if nothing is redacted, and whether only the
+// metadata of its objects may be stored.
+func (s *Shaper) storedForm(resource event.Resource) (redact *redactor, metadataOnly bool) {
+	if r := s.ruleOfResource(resource); r != nil {
+		return r.redactor, r.metadataOnly
 	}
-	return s.strict
+	return s.strict, false
+}
+
+// redactStored redacts a stored state of an object, and cuts it to its metadata if no more is read.
+func (s *Shaper) redactStored(body []byte, of subject) (redacted []byte, err error) {
+	redact, metadataOnly := s.storedForm(of.resource)
+	if metadataOnly {
+		if body, err = metadataFields.selectFrom(body); err != nil {
+			return nil, err
+		}
+	}
+	if redact == nil {
+		return body, nil
+	}
+	redacted, _, err = redact.redactBody(body, of)
+	return redacted, err
 }
 
 // RedactStoredChange redacts, in place, a journaled change according to the current rules, and reports whether it changed
-// anything. Values that are already redacted stay unchanged. A patch is removed if the states it refers to changed. A change
-// that cannot be redacted loses its bodies, as in [Shaper.WrapAppend].
+// anything. Values that are already redacted stay unchanged. If only metadata is read by now, the rest is removed. A patch
+// is removed if the states it refers to changed. A change that cannot be redacted loses its bodies, as in
+// [Shaper.WrapAppend].
 func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
-	r := s.redactorOf(c.Resource)
-	if r == nil || c.Type.IsControl() {
+	if c.Type.IsControl() {
 		return false
 	}
 	after := c.After
@@ -138,7 +174,7 @@ func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 		if *body == nil {
 			continue
 		}
-		redacted, _, err := r.redactBody(*body, target)
+		redacted, err := s.redactStored(*body, target)
 		if err != nil {
 			withholdBodies(c, err)
 			return true
@@ -148,6 +184,10 @@ func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 	}
 	if !changed {
 		return false
+	}
+	if _, metadataOnly := s.storedForm(c.Resource); metadataOnly {
+		isRemoved := func(pointer string) bool { return !strings.HasPrefix(pointer, "/metadata/") }
+		c.Changed = slices.DeleteFunc(slices.Clone(c.Changed), isRemoved)
 	}
 	c.RedactionChanged = claimsDifference(c.Type)
 	if len(c.Patch) > 0 && !bytes.Equal(after, c.After) {
@@ -159,13 +199,11 @@ func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 
 // RedactStoredBody does the same for a stored state. A state that cannot be redacted is emptied.
 func (s *Shaper) RedactStoredBody(resource event.Resource, b *event.Body) (changed bool) {
-	r := s.redactorOf(resource)
-	if r == nil || len(b.Raw) == 0 {
+	if len(b.Raw) == 0 {
 		return false
 	}
 	identity := identityOf(&event.Change{Resource: resource, UID: b.UID, Name: b.Key})
-	target := subject{resource: resource, key: b.Key, identity: identity, stored: true}
-	redacted, _, err := r.redactBody(b.Raw, target)
+	redacted, err := s.redactStored(b.Raw, subject{resource: resource, key: b.Key, identity: identity, stored: true})
 	if err != nil {
 		redacted = nil
 	}

@@ -10,9 +10,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// LoadFunc returns the stored state of a resource and passes each known object of it to known, unless known is nil. A
-// resource without stored state is a zero event.StoredResource.
-type LoadFunc = func(resource string, known func(event.Known)) (event.StoredResource, error)
+// LoadFunc returns the stored state of a resource and passes each known object of it to known, unless known is nil. resource
+// has the version in which it will be read, if that is known. A resource without stored state is a zero
+// event.StoredResource.
+type LoadFunc = func(resource event.Resource, known func(event.Known)) (event.StoredResource, error)
 
 // ShapeFunc wraps the append function of one scope; rule is the index of the rule that made the scope.
 type ShapeFunc = func(rule int, to event.AppendFunc) event.AppendFunc

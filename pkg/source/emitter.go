@@ -42,7 +42,7 @@ func (e *appendError) Unwrap() error { return e.error }
 func (e *emitter) loadState(cluster string, stored event.StoredScope, known *deltas.KnownSet) {
 	s := deltas.Scope{
 		ID: e.scope.ID, Cluster: cluster, Resource: e.scope.Resource, Namespace: e.scope.Namespace,
-		Selected: e.scope.LabelSelector != "" || e.scope.FieldSelector != "",
+		Selected: e.scope.LabelSelector != "" || e.scope.FieldSelector != "", Filtered: e.scope.Filtered != "",
 	}
 	e.tracker.Store(deltas.NewTracker(s, known, e.scope.Filter, func() time.Time { return time.Now().UTC() }))
 	if len(e.watermarks.series) > 0 {
@@ -52,13 +52,6 @@ func (e *emitter) loadState(cluster string, stored event.StoredScope, known *del
 	if stored.Position != "" {
 		e.stored = event.StoredScope{ID: stored.ID}
 		e.position.Store(&stored.Position)
-	}
-}
-
-// setResource sets the version that the scope is read in. Safe for concurrent use.
-func (e *emitter) setResource(r event.Resource) {
-	if t := e.tracker.Load(); t != nil {
-		t.SetResource(r)
 	}
 }
 
@@ -140,6 +133,7 @@ func (e *emitter) loseHistory(why string) {
 func (e *emitter) beginList(position string) {
 	t, s := e.tracker.Load(), e.stored
 	l := deltas.List{Pass: s.Pass, Again: strings.HasPrefix(s.Pass, snapshotAgain), Position: position, Name: rand.Text()}
+	l.Compared = strings.HasPrefix(s.Pass, filterCompared)
 	e.preface = nil
 	if s.Snapshot == "" { // otherwise the first list was interrupted, and its records are appended
 		var first []*event.Change

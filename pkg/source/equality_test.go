@@ -38,6 +38,14 @@ type option struct {
 	want    int    // objects in the table
 }
 
+// optionRules returns the rules of the options, with their filters.
+func optionRules() (rules []selection.Rule) {
+	for _, o := range options {
+		rules = append(rules, o.WithFilter(o.Filter))
+	}
+	return rules
+}
+
 var (
 	onlyA = selection.Namespaces{Include: []string{"eq-a"}}
 	both  = selection.Namespaces{Include: []string{"eq-a", "eq-b"}}
@@ -259,10 +267,7 @@ func (w *world) run(s *shapedStore, adjust ...any) {
 	var awaits []func(*shapedStore) bool
 	s2, _, stop := startSource(w.t, newFakeAPI(w.t), s.store, func(c *Config) {
 		c.Client = w.gateway.newClient(w.t)
-		c.Rules, c.Append, c.Load, c.Shape = nil, s.appendObservation, s.load, s.shape
-		for _, o := range options {
-			c.Rules = append(c.Rules, o.Rule)
-		}
+		c.Rules, c.Append, c.Load, c.Shape = optionRules(), s.appendObservation, s.load, s.shape
 		for _, a := range adjust {
 			switch a := a.(type) {
 			case func(*Config):
@@ -326,16 +331,15 @@ type shapedStore struct {
 func (w *world) newStore() *shapedStore {
 	s := &shapedStore{store: newStore(), bodies: map[string]map[string]event.Body{}}
 	var policies []shape.Policy
+	var metadataOnly []bool
 	for _, o := range options {
 		policies = append(policies, o.Policy)
+		metadataOnly = append(metadataOnly, o.Capture == selection.CaptureMetadata)
 	}
 	var err error
 	s.shaper, err = shape.New(policies, shape.Options{
 		Key: bytes.Repeat([]byte("k"), 32), Bodies: s,
-		RuleOf: func(r event.Resource) (int, bool) {
-			i := slices.IndexFunc(options, func(o option) bool { return o.Matcher()(r) })
-			return max(i, 0), i >= 0
-		},
+		RuleOf: selection.Owners(optionRules()), MetadataOnly: metadataOnly,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -347,8 +351,10 @@ func (s *shapedStore) shape(rule int, to event.AppendFunc) event.AppendFunc {
 	return s.shaper.WrapAppend(rule, to)
 }
 
-func (s *shapedStore) load(resource string, known func(event.Known)) (event.StoredResource, error) {
-	return s.shaper.WrapLoad(s.store.loadResource)(resource, known)
+func (s *shapedStore) load(resource event.Resource, known func(event.Known)) (event.StoredResource, error) {
+	return s.shaper.WrapLoad(func(name string, known func(event.Known)) (event.StoredResource, error) {
+		return s.store.loadResource(event.ParseResourceName(name), known)
+	})(resource, known)
 }
 
 func (s *shapedStore) appendObservation(ctx context.Context, o event.Observation) error {

@@ -554,7 +554,8 @@ func (s *store) notifyWaiters() {
 	s.changed = make(chan struct{})
 }
 
-func (s *store) loadResource(resource string, known func(event.Known)) (event.StoredResource, error) {
+func (s *store) loadResource(r event.Resource, known func(event.Known)) (event.StoredResource, error) {
+	resource := r.String()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.known[resource] {

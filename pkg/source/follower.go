@@ -55,9 +55,7 @@ func (f *follower) loadState(cluster string, stored event.StoredScope, known *de
 	if stored.Position != "" {
 		f.health.synced.Store(true)
 	}
-	if !f.api.endpoint.CompareAndSwap(nil, e) { // switchVersion came first, perhaps before there was a tracker
-		f.out.setResource(f.api.endpoint.Load().Scope.Resource)
-	}
+	f.api.endpoint.Store(e)
 	return nil
 }
 
@@ -103,22 +101,6 @@ func (f *follower) newEndpoint(scope selection.Scope) (*apiserver.Endpoint, erro
 		e.BeginRequest = guard.BeginRequest
 	}
 	return e, err
-}
-
-// switchVersion continues with another version of the resource. The position stays valid: the history of an object is the
-// same in all versions.
-func (f *follower) switchVersion(resource event.Resource) {
-	env, scope := f.runner.env, f.scope
-	scope.Resource = resource
-	next, err := f.newEndpoint(scope)
-	if err != nil {
-		return // impossible: the same call succeeded for the previous version
-	}
-	f.api.endpoint.Store(next)
-	f.out.setResource(resource)
-	env.cfg.Log.Info("resource is served in another version; watching that version",
-		"scope", scope.ID, "version", resource.Version)
-	f.api.requestReconnect()
 }
 
 func (f *follower) status() Status {

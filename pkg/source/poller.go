@@ -148,7 +148,9 @@ func (p *poller) applyDiscovery(ctx context.Context, edited bool) error {
 	p.setUnserved(resolved.Unserved)
 	p.namespaces.setChecked(resolved.NamedNamespaces(p.cfg.Rules), resolved.NamespaceGlobs(p.cfg.Rules))
 	for name, scopes := range wanted {
-		p.ensureRunner(ctx, name, scopes)
+		if p.runners.findRunner(name) == nil {
+			p.startRunner(ctx, scopes[0].Resource, scopes)
+		}
 	}
 	p.dropUnselected(ctx)
 	p.guardTypes(wanted, edited)
@@ -175,13 +177,15 @@ func (p *poller) hiddenResources() ([]selection.Served, error) {
 }
 
 // stopChangedRunners stops the runners of resources that were recreated for the whole cluster instead of namespaces, or the
-// other way round, or that no rule selects in their present form, and waits until Load returns what they appended. The
-// caller starts the wanted ones again. No other runner is stopped: a version that discovery hides for a moment is no reason.
+// other way round, that no rule selects in their present form, or that are read in another version from now on, and waits
+// until Load returns what they appended. The caller starts the wanted ones again: positions are the same in all versions.
+// No other runner is stopped: a version that discovery hides for a moment is no reason.
 func (p *poller) stopChangedRunners(ctx context.Context, wanted map[string][]selection.Scope) error {
 	stopped := false
 	for _, r := range p.runners.allRunners() {
 		name := r.resource.String()
-		if len(r.followers) == 0 || len(wanted[name]) > 0 && wanted[name][0].Namespaced == r.followers[0].scope.Namespaced {
+		if len(r.followers) == 0 || len(wanted[name]) > 0 && wanted[name][0].Namespaced == r.followers[0].scope.Namespaced &&
+			!p.changesVersion(r, wanted[name][0]) {
 			continue
 		}
 		r.stopAndWait()
@@ -200,18 +204,15 @@ func (p *poller) stopChangedRunners(ctx context.Context, wanted map[string][]sel
 	return nil
 }
 
-// ensureRunner starts a runner for a resource, or moves the existing one to another version if the API server has stopped
-// serving the version being watched, or if that is not watched because it is held: then it does what a restart would do.
-func (p *poller) ensureRunner(ctx context.Context, name string, scopes []selection.Scope) {
-	r := p.runners.findRunner(name)
-	if r == nil {
-		p.startRunner(ctx, scopes[0].Resource, scopes)
-		return
+// changesVersion reports, and logs, whether a resource is read in another version from now on: the API server has stopped
+// serving the one that is watched, or that is not watched because it is held.
+func (p *poller) changesVersion(r *runner, wanted selection.Scope) bool {
+	c, now := p.found.Catalog, wanted.Resource
+	if now == r.resource || !c.Serves(now) || c.Serves(r.resource) && !isHeld(p.cfg.Guard, wanted.Rule) {
+		return false
 	}
-	c := p.found.Catalog
-	if now := scopes[0].Resource; now != r.current && c.Serves(now) && (!c.Serves(r.current) || isHeld(p.cfg.Guard, scopes[0].Rule)) {
-		r.switchVersion(now)
-	}
+	p.cfg.Log.Info("resource is served in another version; watching that version", "resource", now.String(), "version", now.Version)
+	return true
 }
 
 // guardTypes reports to the guard what is watched.
@@ -221,7 +222,7 @@ func (p *poller) guardTypes(wanted map[string][]selection.Scope, edited bool) {
 	}
 	var types []GuardedType
 	for name, scopes := range wanted {
-		current := p.runners.findRunner(name).current
+		current := p.runners.findRunner(name).resource
 		for _, s := range scopes {
 			next := s.Resource
 			s.Resource = current

@@ -102,7 +102,7 @@ func (s *runnerSet) isDiscovered() bool {
 // runner runs one resource: a follower for each scope, and the deletes of known objects that no scope selects any more.
 type runner struct {
 	env              *environment
-	resource         event.Resource // in the version that it was found in
+	resource         event.Resource // in the version that is read
 	followers        []*follower
 	foundAtStart     bool          // started by the first successful poll
 	confirmedMissing atomic.Bool   // missingPollsUntilGone polls lacked the resource
@@ -111,14 +111,12 @@ type runner struct {
 	planned          chan struct{} // closed when the store has what each scope begins with
 	done             chan struct{} // closed when the runner has ended
 
-	// Owned by the goroutine of Source.Run.
-	current event.Resource // in the version being watched
-	absence absence
+	absence absence // owned by the goroutine of Source.Run
 }
 
 func newRunner(env *environment, resource event.Resource, scopes []selection.Scope) *runner {
 	r := &runner{
-		env: env, resource: resource, current: resource,
+		env: env, resource: resource,
 		planned: make(chan struct{}), done: make(chan struct{}),
 	}
 	for _, scope := range scopes {
@@ -153,7 +151,7 @@ func (r *runner) stopAndWait() {
 
 // asServed describes the resource as it is being watched. The runner has followers.
 func (r *runner) asServed() selection.Served {
-	return selection.Served{Resource: r.current, Namespaced: r.followers[0].scope.Namespaced}
+	return selection.Served{Resource: r.resource, Namespaced: r.followers[0].scope.Namespaced}
 }
 
 // setConfirmedMissing updates confirmedMissing. When it becomes true the followers reconnect, so that their next request can
@@ -164,14 +162,6 @@ func (r *runner) setConfirmedMissing(confirmed bool) {
 	}
 	for _, f := range r.followers {
 		f.api.requestReconnect()
-	}
-}
-
-// switchVersion continues with another version of the resource.
-func (r *runner) switchVersion(resource event.Resource) {
-	r.current = resource
-	for _, f := range r.followers {
-		f.switchVersion(resource)
 	}
 }
 
@@ -222,16 +212,20 @@ func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *em
 	for _, f := range r.followers {
 		sets.addNamespace(f.scope.Namespace)
 	}
-	stored, err := r.env.cfg.Load(r.resource.String(), sets.addKnown)
+	stored, err := r.env.cfg.Load(r.resource, sets.addKnown)
 	if err != nil {
 		return nil, err
+	}
+	if stored.Reshaped > 0 {
+		r.env.cfg.Log.Info("the rule was edited, which is not compared: objects keep the shape in which they were emitted "+
+			"until their next change; resync, or a signal for a snapshot, emits all of them", "resource", r.resource.String(), "objects", stored.Reshaped)
 	}
 	plan, changed := r.planScopes(stored, lost)
 	if changed {
 		if err := r.env.cfg.SetScopes(ctx, r.resource, plan); err != nil {
 			return nil, err
 		}
-		carried, err := r.env.cfg.Load(r.resource.String(), nil) // with what is requested of scopes that are no more
+		carried, err := r.env.cfg.Load(r.resource, nil) // with what is requested of scopes that are no more
 		if err != nil {
 			return nil, err
 		}
@@ -303,6 +297,10 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 		known[s.ID] = s
 	}
 	pass := rand.Text()
+	isFiltered := func(f *follower) bool { return f.scope.Filtered != "" }
+	if slices.ContainsFunc(stored.Scopes, wasFiltered) || slices.ContainsFunc(r.followers, isFiltered) {
+		pass = filterCompared + pass
+	}
 	if slices.ContainsFunc(stored.Scopes, isSnapshotUnfinished) {
 		pass = snapshotAgain + pass
 	}
@@ -325,5 +323,10 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 // selection, and drops at an end what the snapshot lacked. An end for the whole selection needs records of the whole
 // selection.
 const snapshotAgain = "snapshot:"
+
+// filterCompared is how the ID of a comparison begins that also compares what a filter leaves out, now or before.
+const filterCompared = "filter:"
+
+func wasFiltered(s event.StoredScope) bool { return selection.IsFilteredID(s.ID) }
 
 func isSnapshotUnfinished(s event.StoredScope) bool { return s.Position == "" && s.Snapshot != "" }

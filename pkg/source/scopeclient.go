@@ -19,7 +19,7 @@ type scopeClient struct {
 	rule             int
 	health           *health
 	confirmedMissing *atomic.Bool                       // of the runner: discovery lacks the resource
-	endpoint         atomic.Pointer[apiserver.Endpoint] // nil until follower.loadState; replaced by switchVersion
+	endpoint         atomic.Pointer[apiserver.Endpoint] // nil until follower.loadState
 	reconnect        chan struct{}                      // capacity 1; a receive means to reconnect at once
 
 	backoff backoff

@@ -196,7 +196,7 @@ func (f *follower) emitFirst(ctx context.Context, pending []event.SnapshotReques
 
 // loadRequests returns what the store has requests for. Only the goroutine that calls it ends requests of the scope.
 func (f *follower) loadRequests() ([]event.SnapshotRequest, error) {
-	stored, err := f.runner.env.cfg.Load(f.runner.resource.String(), nil)
+	stored, err := f.runner.env.cfg.Load(f.runner.resource, nil)
 	for _, s := range stored.Scopes {
 		if s.ID == f.scope.ID {
 			return s.PendingSnapshots(), err

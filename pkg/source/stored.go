@@ -47,7 +47,7 @@ func (s *storedResources) loadNames() error {
 		return err
 	}
 	for _, name := range names {
-		stored, err := s.cfg.Load(name, nil)
+		stored, err := s.cfg.Load(event.ParseResourceName(name), nil)
 		if err != nil {
 			return err
 		}
@@ -63,12 +63,12 @@ func (s *storedResources) loadNames() error {
 // hiddenResources returns the stored resources that discovery lacks. One without a stored version cannot be watched before
 // discovery names it, so it is included only when it is to be dropped.
 func (s *storedResources) hiddenResources(found Discovery, counts bool) (hidden []selection.Served, err error) {
-	for name, one := range s.byName {
+	for _, one := range s.byName {
 		missing := one.absence.recordPoll(found, one.Resource, counts)
 		if !missing || one.Resource.Version == "" && one.absence.polls < missingPollsUntilGone {
 			continue
 		}
-		if err := one.loadNamespaced(s.cfg.Load, name); err != nil {
+		if err := one.loadNamespaced(s.cfg.Load); err != nil {
 			return nil, err
 		}
 		hidden = append(hidden, one.Served)
@@ -77,8 +77,8 @@ func (s *storedResources) hiddenResources(found Discovery, counts bool) (hidden 
 }
 
 // loadNamespaced determines whether a resource is namespaced: it is if its scopes name namespaces, or its known objects do.
-func (one *storedResource) loadNamespaced(load LoadFunc, name string) error {
-	stored, err := load(name, func(k event.Known) { one.Namespaced = strings.Contains(k.Key, "/") })
+func (one *storedResource) loadNamespaced(load LoadFunc) error {
+	stored, err := load(event.ParseResourceName(one.Resource.String()), func(k event.Known) { one.Namespaced = strings.Contains(k.Key, "/") })
 	hasNamespace := func(s event.StoredScope) bool { return selection.IsNamespacedID(s.ID) }
 	one.Namespaced = one.Namespaced || slices.ContainsFunc(stored.Scopes, hasNamespace)
 	return err

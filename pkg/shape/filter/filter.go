@@ -79,6 +79,7 @@ type Filter struct {
 	withOld       bool // oldObject is declared
 	usesOldObject bool // uses oldObject
 	usesObject    bool // uses object
+	usesMoment    bool // uses members of change about its writer, or how it was observed
 	indexesFreely bool // names a member by a value, so that it is not known which one
 	uses          map[string]*factUse
 }
@@ -114,6 +115,8 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	for _, reference := range ast.NativeRep().ReferenceMap() {
 		f.usesOldObject = f.usesOldObject || reference.Name == "oldObject"
 		f.usesObject = f.usesObject || reference.Name == "object"
+		f.usesMoment = f.usesMoment || reference.Name == "change.coalesced" || reference.Name == "change.finalStateUnknown" ||
+			strings.HasPrefix(reference.Name, "change.actor.")
 	}
 	f.program, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
 	return f, err
@@ -174,6 +177,16 @@ func (unknownSizes) EstimateCallCost(string, string, *checker.AstNode, []checker
 
 // UsesOldObject reports whether the expression needs the state before the change.
 func (f *Filter) UsesOldObject() bool { return f.usesOldObject }
+
+// SelectsObjects reports whether the expression tells objects apart: one whose state it does not match is left out.
+func (f *Filter) SelectsObjects() bool {
+	return !f.usesMoment && f.OutcomeFor(Kind{Type: event.Added}, Known{}) != Never
+}
+
+// ExcludesDeletes reports whether the expression is false for every delete, whatever the object is.
+func (f *Filter) ExcludesDeletes() bool {
+	return f.OutcomeFor(Kind{Type: event.Deleted}, Known{}) == Never
+}
 
 // Matches reports whether the expression is true for a change. For a delete, object is the state before it. old is the state
 // emitted last; it may be nil. The result is undefined after an error; the error does not quote the object.

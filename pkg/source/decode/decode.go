@@ -23,9 +23,8 @@ import (
 // read, later streams are split by encoding/json, which is about eight times slower and accepts every legal spelling. A
 // single failure is a broken connection.
 type Decoder struct {
-	resource            *event.Resource // of the objects
-	typeMembers         string          // kind and apiVersion of the objects, as JSON members, each with a trailing comma
-	metadataOnly        bool            // keep only the metadata of each object
+	typeMembers         string // kind and apiVersion of the objects, as JSON members, each with a trailing comma
+	metadataOnly        bool   // keep only the metadata of each object
 	useStockJSON        atomic.Bool
 	failed              atomic.Uint64
 	consecutiveFailures atomic.Uint32 // failures since the last success
@@ -34,7 +33,7 @@ type Decoder struct {
 // New returns a decoder for objects of a resource. If metadataOnly, it keeps only the metadata of each object.
 func New(r event.Resource, metadataOnly bool) *Decoder {
 	apiVersion := schema.GroupVersion{Group: r.Group, Version: r.Version}.String()
-	return &Decoder{resource: &r, metadataOnly: metadataOnly, typeMembers: fmt.Sprintf(`"kind":%q,"apiVersion":%q,`, r.Kind, apiVersion)}
+	return &Decoder{metadataOnly: metadataOnly, typeMembers: fmt.Sprintf(`"kind":%q,"apiVersion":%q,`, r.Kind, apiVersion)}
 }
 
 // Failures returns the number of unparseable responses.
@@ -72,7 +71,6 @@ func (d *Decoder) Object(b []byte) (*deltas.Object, error) {
 	if d.metadataOnly {
 		o.Raw = metadataBody(b, &f, d.typeMembers)
 	}
-	o.Resource = d.resource
 	return o, nil
 }
 

@@ -34,13 +34,32 @@ func (r Rule) findEntry(is func(pattern) bool) (index int, found bool) {
 	return index, index >= 0
 }
 
-// Matcher returns a function that reports whether the rule selects a resource in its version, regardless of other rules.
+// Matcher returns a function that reports whether the rule selects what was read of a resource in its version, regardless
+// of other rules: it routes and shows changes, which carry their version. The rule of a resource is that of [Owners].
 func (r Rule) Matcher() func(event.Resource) bool {
 	selected, excluded := parsePatterns(r.Select), parsePatterns(r.Exclude)
 	return func(resource event.Resource) bool {
 		return slices.ContainsFunc(selected, func(p pattern) bool {
 			return p.matchesResource(resource) && (p.version == "" || p.version == resource.Version)
 		}) && !anyMatches(excluded, resource)
+	}
+}
+
+// Owners returns a function that returns the rule that owns a resource, and everything that is stored of it: the first one
+// that names it. It depends on the rules alone, neither on the version of the resource nor on what is served now, so that
+// what was stored under other rules, or of a type that is gone, has the owner that is watched.
+func Owners(rules []Rule) func(event.Resource) (rule int, owned bool) {
+	selected, excluded := make([][]pattern, len(rules)), make([][]pattern, len(rules))
+	for i, r := range rules {
+		selected[i], excluded[i] = parsePatterns(r.Select), parsePatterns(r.Exclude)
+	}
+	return func(resource event.Resource) (int, bool) {
+		for i := range rules {
+			if anyMatches(selected[i], resource) && !anyMatches(excluded[i], resource) {
+				return i, true
+			}
+		}
+		return 0, false
 	}
 }
 

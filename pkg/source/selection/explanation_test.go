@@ -107,10 +107,35 @@ func TestFirstMatchingRuleOwnsTheResource(t *testing.T) {
 	}
 }
 
-// TestUnservedNameTakesNothingFromLaterRules has a first rule that names an unserved version.
-func TestUnservedNameTakesNothingFromLaterRules(t *testing.T) {
+// TestUnservedVersionIsNotLeftToLaterRules has a first rule that names an unserved version: its redaction and its filter
+// would not be those of a later rule. Within a rule, a later name is a second choice.
+func TestUnservedVersionIsNotLeftToLaterRules(t *testing.T) {
 	e := Resolve([]Rule{{Select: []string{"pods.v9"}}, {Select: []string{"pods.v8"}}, {Select: []string{"*.core"}}}, namedCatalog("pods.v1"))
-	expectLines(t, explanationLines(e), "2/0 pods pods", "0/0 pods.v9 waits pods", "1/0 pods.v8 waits")
+	expectLines(t, explanationLines(e), "2/0 pods: already selected by resources[0]", "0/0 pods.v9 waits pods", "1/0 pods.v8 waits")
+	e = Resolve([]Rule{{Select: []string{"pods.v9", "pods.v1", "pods"}}}, namedCatalog("pods.v1"))
+	expectLines(t, explanationLines(e), "0/1 pods pods", "0/0 pods.v9 waits pods")
+}
+
+// TestOwnerOfWhatIsStoredIsTheRuleThatIsWatched compares both for resources in every version, served or not.
+func TestOwnerOfWhatIsStoredIsTheRuleThatIsWatched(t *testing.T) {
+	rules := []Rule{
+		{Select: []string{"*.apps"}, Exclude: []string{"deployments.apps"}}, {Select: []string{"deployments.v1.apps"}},
+		{Select: []string{"*", "pods.v2"}, Exclude: []string{"secrets"}},
+	}
+	for name, want := range map[string]int{"deployments.apps": 1, "daemonsets.apps": 0, "pods": 2, "secrets": -1} {
+		r := event.ParseResourceName(name)
+		for _, r.Version = range []string{"", "v1", "v2"} {
+			rule, owned := Owners(rules)(r)
+			if owned != (want >= 0) || owned && rule != want {
+				t.Errorf("%s in %q: owner %d, %t, want %d", name, r.Version, rule, owned, want)
+			}
+			for _, s := range Resolve(rules, Catalog{r.Group: {{Resource: r}}}).Scopes() {
+				if s.Rule != rule {
+					t.Errorf("%s in %q is watched by rule %d, and owned by %d", name, r.Version, s.Rule, rule)
+				}
+			}
+		}
+	}
 }
 
 func TestWrittenNamesNeedNoCluster(t *testing.T) {

@@ -110,7 +110,7 @@ func (e *Explanation) allScopes() []Scope {
 func Resolve(rules []Rule, c Catalog) *Explanation {
 	r := resolver{
 		rules: rules, catalog: c, duplicate: duplicateEventsResource(rules, c),
-		owner: map[event.Resource]int{}, awaited: map[event.Resource]bool{}, skipped: map[skippedResource]bool{},
+		ownerOf: Owners(rules), awaited: map[event.Resource]bool{}, reported: map[ruleResource]bool{},
 	}
 	for i, rule := range rules {
 		for j, p := range parsePatterns(rule.Select) {
@@ -143,41 +143,36 @@ func ResolveWritten(rules []Rule) (*Explanation, error) {
 type resolver struct {
 	rules     []Rule
 	catalog   Catalog
-	duplicate event.Resource          // the events resource that is not watched, see duplicateEventsResource
-	owner     map[event.Resource]int  // the rule that owns a resource
+	duplicate event.Resource // the events resource that is not watched, see duplicateEventsResource
+	ownerOf   func(event.Resource) (rule int, owned bool)
 	awaited   map[event.Resource]bool // unserved resources that a rule waits for
-	skipped   map[skippedResource]bool
+	reported  map[ruleResource]bool
 	out       Explanation
 }
 
-// skippedResource identifies a resource that a rule skips. It is reported once, however many names of the rule select it.
-type skippedResource struct {
+// ruleResource identifies a resource that a rule names. It is reported once, however many names of the rule select it.
+type ruleResource struct {
 	rule     int
 	resource event.Resource
 }
 
 func (r *resolver) addMatch(rule, name int, s Served) {
 	id := withoutVersion(s.Resource)
-	owner, taken := r.owner[id]
+	if r.reported[ruleResource{rule, id}] {
+		return
+	}
+	r.reported[ruleResource{rule, id}] = true
+	owner, _ := r.ownerOf(id)
 	m := Match{Rule: rule, Select: name, Resource: s.Resource, Namespaced: s.Namespaced}
 	switch {
 	case r.rules[rule].excludesResource(id):
 		m.SkipReason = "excluded by this rule"
 	case id == r.duplicate:
 		m.SkipReason = fmt.Sprintf("the same objects as %s, which are watched", otherEventsResource(id))
-	case taken && owner == rule:
-		return // selected already by another name of the rule
-	case taken:
+	case owner != rule:
 		m.SkipReason = fmt.Sprintf("already selected by resources[%d]", owner)
 	default:
-		r.owner[id] = rule
 		m.Scopes = r.rules[rule].scopesFor(rule, s)
-	}
-	if m.SkipReason != "" {
-		if r.skipped[skippedResource{rule, id}] {
-			return
-		}
-		r.skipped[skippedResource{rule, id}] = true
 	}
 	r.out.Matches = append(r.out.Matches, m)
 }
@@ -186,7 +181,7 @@ func (r *resolver) addUnserved(rule, name int, p pattern) {
 	u := Unserved{Rule: rule, Select: name, Name: p.text, Reason: r.catalog.unservedReason(p)}
 	s := p.assumedServed()
 	id := withoutVersion(s.Resource)
-	if _, taken := r.owner[id]; !taken && !r.awaited[id] && !p.isWildcard() {
+	if owner, owned := r.ownerOf(id); owned && owner == rule && !r.awaited[id] && !p.isWildcard() {
 		r.awaited[id] = true
 		u.Assumed, u.Scopes = !isScopeKnown(s.Resource), r.rules[rule].scopesFor(rule, s)
 	}

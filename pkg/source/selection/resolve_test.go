@@ -98,11 +98,13 @@ func TestRulesSelectScopes(t *testing.T) {
 }
 
 func TestScopeHasItsRule(t *testing.T) {
-	// The first rule names an unserved version, so the second one owns the resource.
-	scopes := Resolve([]Rule{{Select: []string{"pods.v9"}}, {Select: []string{"nodes"}}, {Select: []string{"*.core"}}}, cluster).Scopes()
+	scopes := Resolve([]Rule{{Select: []string{"*.apps"}}, {Select: []string{"nodes"}}, {Select: []string{"*.core"}}}, cluster).Scopes()
 	for _, s := range scopes {
 		want := 2
-		if s.Resource.Resource == "nodes" {
+		switch {
+		case s.Resource.Group == "apps":
+			want = 0
+		case s.Resource.Resource == "nodes":
 			want = 1
 		}
 		if s.Rule != want {

@@ -40,6 +40,15 @@ type Rule struct {
 	// The period in which every known object is emitted again, as a change of type sync, spread over the period; 0s is
 	// never. Each object is read for that, in pages.
 	Resync time.Duration `mapstructure:"resync"`
+
+	filter string // see WithFilter
+}
+
+// WithFilter returns the rule with an expression that decides which changes of its objects are emitted. It is evaluated
+// elsewhere; here it is a part of what is selected.
+func (r Rule) WithFilter(expression string) Rule {
+	r.filter = expression
+	return r
 }
 
 // The values of Rule.Capture. Empty means CaptureFull.

@@ -28,6 +28,7 @@ type Scope struct {
 	LabelSelector string
 	FieldSelector string                      // without the namespace, which is Namespace
 	Filter        func(namespace string) bool // of a cluster-wide watch; nil selects all
+	Filtered      string                      // identifies the filter of the rule; "" for none
 	MetadataOnly  bool                        // only the metadata of each object is read, see Rule.Capture
 	Resync        time.Duration               // see Rule.Resync
 	Mandatory     bool                        // a missing right ends the exporter, see Rule.OnForbidden
@@ -36,7 +37,8 @@ type Scope struct {
 // scopesFor returns the scopes of one resource under a rule with that index.
 func (r Rule) scopesFor(index int, s Served) []Scope {
 	base := Scope{
-		Rule: index, Resource: s.Resource, Namespaced: s.Namespaced,
+		Filtered: r.filterFingerprint(),
+		Rule:     index, Resource: s.Resource, Namespaced: s.Namespaced,
 		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector,
 		MetadataOnly: r.Capture == CaptureMetadata, Resync: r.Resync, Mandatory: r.OnForbidden == Fail,
 	}
@@ -95,7 +97,24 @@ func (s Scope) withID(namespaces string) Scope {
 	if s.FieldSelector != "" {
 		s.ID += ";f=" + s.FieldSelector
 	}
+	if s.Filtered != "" {
+		s.ID += filteredPart + s.Filtered
+	}
 	return s
+}
+
+// filteredPart precedes the fingerprint of the filter in the ID of a scope.
+const filteredPart = ";filter="
+
+// IsFilteredID reports whether a filter decides which changes of the scope with this ID are emitted.
+func IsFilteredID(id string) bool { return strings.Contains(id, filteredPart) }
+
+func (r Rule) filterFingerprint() string {
+	if r.filter == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(r.filter))
+	return hex.EncodeToString(sum[:4])
 }
 
 // filterID distinguishes namespace filters: another filter selects other objects, so positions and known objects are not

@@ -334,6 +334,7 @@ func (h *history) checkHistory() {
 		}
 	}
 	h.checkDeletes()
+	h.checkForms(records)
 }
 
 // recordsWithoutRepeats returns the records without repetitions of an ID. Only a kill explains a repetition, which must be

@@ -32,7 +32,7 @@ func TestReloadsEqualRestarts(t *testing.T) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			o := &fruitGroup{group: fmt.Sprintf("walk%d.kubecdc.io", n)}
 			o.install(t, env)
-			w := &walk{rnd: rand.New(rand.NewPCG(seed, uint64(n))), shapes: map[string]rule{}}
+			w := &walk{rnd: rand.New(rand.NewPCG(seed, uint64(n)))}
 			newHistory := func() *history {
 				return &history{fixture: newFixture(t, env, nil), fruitGroup: o, rnd: w.rnd, objects: map[bus.Object]bool{}}
 			}
@@ -47,11 +47,10 @@ func TestReloadsEqualRestarts(t *testing.T) {
 type walk struct {
 	rnd      *rand.Rand
 	picks    rulePicks
-	shapes   map[string]rule // further keys of the rule of a resource
-	sink     string          // name of a second sink; "" for none
-	reloads  *history        // applies an edit while it runs
-	restarts *history        // applies an edit by a restart
-	compared [2]int          // records of both that were compared
+	sink     string   // name of a second sink; "" for none
+	reloads  *history // applies an edit while it runs
+	restarts *history // applies an edit by a restart
+	compared [2]int   // records of both that were compared
 }
 
 func (w *walk) play(steps int) {
@@ -95,16 +94,7 @@ func (w *walk) changeConfiguration() (what string) {
 }
 
 // configuration returns what edits change.
-func (w *walk) configuration() string { return fmt.Sprint(w.resources(w.reloads.group), w.sink) }
-
-// resources returns the rules of a configuration.
-func (w *walk) resources(group string) []rule {
-	rules := w.picks.toRules(group)
-	for i, p := range w.picks {
-		maps.Copy(rules[i], w.shapes[p.plural])
-	}
-	return rules
-}
+func (w *walk) configuration() string { return fmt.Sprint(w.picks.toRules(w.reloads.group), w.sink) }
 
 // edit makes one random change and returns its description.
 func (w *walk) edit() string {
@@ -113,10 +103,15 @@ func (w *walk) edit() string {
 		w.sink = oneOf(w.rnd, "", "second", "third")
 		return fmt.Sprintf("second sink %q", w.sink)
 	case 1:
-		plural := slices.Sorted(maps.Keys(fruits))[w.rnd.IntN(len(fruits))]
-		w.shapes[plural] = oneOf(w.rnd, rule{}, rule{"changed": "paths"}, rule{"changed": "mergePatch"}, rule{"before": "full"},
-			rule{"fields": rule{"drop": []string{"spec"}}}, rule{"redactPaths": []string{"spec.size"}})
-		return fmt.Sprintf("%s are shaped by %v", plural, w.shapes[plural])
+		w.picks = slices.Clone(w.picks)
+		for i := range w.picks {
+			if p := &w.picks[i]; w.rnd.IntN(2) == 0 {
+				if p.shape = drawShape(w.rnd); p.plural != "*" && w.rnd.IntN(2) == 0 {
+					p.version = oneOf(w.rnd, "", "v1", "v2")
+				}
+			}
+		}
+		return fmt.Sprintf("other shapes and versions %v", w.picks)
 	}
 	w.picks = w.picks.editRandomly(w.rnd)
 	return fmt.Sprintf("rules %v", w.picks)
@@ -126,7 +121,7 @@ func (w *walk) edit() string {
 func (w *walk) configure(h *history) {
 	h.t.Helper()
 	h.requireNoError(h.exporter.Configure(func(s *exporter.Settings) {
-		s.Resources, s.Sinks = w.resources(h.group), nil
+		s.Resources, s.Sinks = w.picks.toRules(h.group), nil
 		if s.Sinks = s.WholeSinks(); w.sink != "" {
 			path := filepath.Join(s.Dir, w.sink+".jsonl")
 			s.Sinks = append(s.Sinks, rule{"name": w.sink, "stdout": rule{"path": path}})
@@ -187,6 +182,7 @@ func (w *walk) compare(what string) {
 			}
 		}
 		w.compared[i] = len(h.records)
+		h.checkForms(h.records)
 	}
 	for _, o := range slices.SortedFunc(maps.Keys(lives[1]), compareObjects) {
 		if _, there := lives[0][o]; !there {

@@ -20,6 +20,8 @@ type rulePick struct {
 	excluded         string // plural, "" for none
 	include, exclude []string
 	labels, field    string
+	omitted          string // name of the objects that the filter leaves out; "" without a filter
+	shape            rule   // further keys, which select nothing
 }
 
 // toRule returns the rule as in the configuration.
@@ -48,6 +50,10 @@ func (p rulePick) toRule(group string) rule {
 	if p.field != "" {
 		r["fieldSelector"] = p.field
 	}
+	if p.omitted != "" {
+		r["filter"] = fmt.Sprintf("object.metadata.name != %q", p.omitted)
+	}
+	maps.Copy(r, p.shape)
 	return r
 }
 
@@ -63,7 +69,7 @@ func (p rulePick) takesObject(o bus.Object, of map[string]string) bool {
 			return yes && err == nil
 		})
 	}
-	if o.Namespace != "" && (len(p.include) > 0 && !matches(p.include) || matches(p.exclude)) {
+	if o.Name == p.omitted || o.Namespace != "" && (len(p.include) > 0 && !matches(p.include) || matches(p.exclude)) {
 		return false
 	}
 	byLabel, err := labels.Parse(p.labels)
@@ -143,7 +149,17 @@ func drawPick(rnd *rand.Rand, plural string) rulePick {
 	}
 	p.labels = oneOf(rnd, "", "", "", "color=red", "color in (red,blue)", "!ripe", "color!=red,ripe")
 	p.field = oneOf(rnd, "", "", "", "", "metadata.name=o1", "metadata.name!=o0")
+	p.omitted = oneOf(rnd, "", "", "", "o1", "o2")
+	p.shape = drawShape(rnd)
 	return p
+}
+
+// drawShape draws how the changes of a rule are read and shaped.
+func drawShape(rnd *rand.Rand) rule {
+	return oneOf(rnd, nil, nil, rule{"changed": "paths"}, rule{"before": "full", "changed": "mergePatch"}, rule{"before": "full"},
+		rule{"fields": rule{"drop": []string{"spec"}}}, rule{"redactPaths": []string{"spec.size"}},
+		rule{"redactPaths": []string{"spec.size"}, "before": "full"}, rule{"capture": "metadata"},
+		rule{"capture": "metadata", "before": "full", "changed": "mergePatch"})
 }
 
 func oneOf[T any](rnd *rand.Rand, all ...T) T { return all[rnd.IntN(len(all))] }
