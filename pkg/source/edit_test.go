@@ -320,13 +320,13 @@ func TestFailingResyncIsReported(t *testing.T) {
 		f.update(func() {
 			for range 100 {
 				f.lists = append(f.lists, func(w http.ResponseWriter, _ *http.Request) {
-					writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("no right to list")))
+					writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New(`User "kubecdc" cannot list resource "pods"`)))
 				})
 			}
 		})
 		time.Sleep(10 * time.Minute)
 		got := s.Status()[0]
-		if got.State != Live || !strings.Contains(got.Reread.Cause, "no right to list") || !strings.Contains(got.Reread.Remedy, "exporter rbac") || log.CountOf("level=WARN") != 1 {
+		if got.State != Live || !strings.Contains(got.Reread.Cause, `cannot list resource "pods"`) || !strings.Contains(got.Reread.Remedy, "exporter rbac") || log.CountOf("level=WARN") != 1 {
 			t.Errorf("status %+v\nlog\n%s", got, log)
 		}
 		if failing := condition.Summarize(s.Conditions()); !s.Ready() || len(failing) != 1 || failing[0].Code != condition.ResourceUnread {
