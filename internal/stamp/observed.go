@@ -226,10 +226,11 @@ func unprovenGroups(text []byte) (map[string]string, error) {
 	}
 	groups := map[string]string{}
 	for _, i := range l.Items {
-		switch group, known := groups[i.Spec.Group]; {
+		stamped := stampedVersions(i.Spec.Group)
+		switch version, known := groups[i.Spec.Group]; {
 		case isPresent(i.Spec.Service):
 			groups[i.Spec.Group] = ""
-		case !isStampedVersion(i.Spec.Group, i.Spec.Version) && (!known || group != ""):
+		case stamped[0] != "*" && !slices.Contains(stamped, i.Spec.Version) && (!known || version != ""):
 			groups[i.Spec.Group] = i.Spec.Version
 		}
 	}

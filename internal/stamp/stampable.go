@@ -1,10 +1,6 @@
 package stamp
 
-import (
-	"slices"
-
-	"github.com/kubecdc/kubecdc/pkg/event"
-)
+import "github.com/kubecdc/kubecdc/pkg/event"
 
 // A mutating policy does more than its patch: the API server converts the object to the version of the request and, after
 // the patch, back into the object that it already has, which may add to lists instead of replacing them. So the policy
@@ -13,28 +9,13 @@ import (
 // builtInVersions are the versions of the groups of Kubernetes in which the policy stamps. A later version is not selected,
 // so that no write through it can be refused, and no stamp is believed while it is served.
 var builtInVersions = map[string][]string{
-	"":                             {"v1"},
-	"admissionregistration.k8s.io": {"v1", "v1alpha1", "v1beta1"},
-	"apiextensions.k8s.io":         {"v1"},
-	"apiregistration.k8s.io":       {"v1"},
-	"apps":                         {"v1"},
-	"autoscaling":                  {"v1", "v2"},
-	"batch":                        {"v1"},
-	"certificates.k8s.io":          {"v1", "v1alpha1", "v1beta1"},
-	"coordination.k8s.io":          {"v1", "v1alpha2", "v1beta1"},
-	"discovery.k8s.io":             {"v1"},
-	"events.k8s.io":                {"v1"},
-	"flowcontrol.apiserver.k8s.io": {"v1"},
-	"internal.apiserver.k8s.io":    {"v1alpha1"},
-	"lifecycle.k8s.io":             {"v1alpha1"},
-	"networking.k8s.io":            {"v1", "v1beta1"},
-	"node.k8s.io":                  {"v1"},
-	"policy":                       {"v1"},
-	"rbac.authorization.k8s.io":    {"v1"},
-	"resource.k8s.io":              {"v1", "v1alpha3", "v1beta1", "v1beta2"},
-	"scheduling.k8s.io":            {"v1", "v1alpha3", "v1beta1"},
-	"storage.k8s.io":               {"v1", "v1beta1"},
-	"storagemigration.k8s.io":      {"v1", "v1beta1"},
+	"": {"v1"}, "apps": {"v1"}, "batch": {"v1"}, "policy": {"v1"}, "autoscaling": {"v1", "v2"},
+	"admissionregistration.k8s.io": {"v1", "v1alpha1", "v1beta1"}, "apiextensions.k8s.io": {"v1"}, "apiregistration.k8s.io": {"v1"},
+	"certificates.k8s.io": {"v1", "v1alpha1", "v1beta1"}, "coordination.k8s.io": {"v1", "v1alpha2", "v1beta1"},
+	"discovery.k8s.io": {"v1"}, "events.k8s.io": {"v1"}, "flowcontrol.apiserver.k8s.io": {"v1"},
+	"internal.apiserver.k8s.io": {"v1alpha1"}, "lifecycle.k8s.io": {"v1alpha1"}, "networking.k8s.io": {"v1", "v1beta1"},
+	"node.k8s.io": {"v1"}, "rbac.authorization.k8s.io": {"v1"}, "resource.k8s.io": {"v1", "v1alpha3", "v1beta1", "v1beta2"},
+	"scheduling.k8s.io": {"v1", "v1alpha3", "v1beta1"}, "storage.k8s.io": {"v1", "v1beta1"}, "storagemigration.k8s.io": {"v1", "v1beta1"},
 }
 
 // Why types of Kubernetes are not stamped.
@@ -66,10 +47,4 @@ func stampedVersions(group string) []string {
 		return versions
 	}
 	return []string{"*"}
-}
-
-// isStampedVersion reports whether the policy stamps writes through a version of a group.
-func isStampedVersion(group, version string) bool {
-	versions := stampedVersions(group)
-	return versions[0] == "*" || slices.Contains(versions, version)
 }
