@@ -55,8 +55,8 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	return nil
 }
 
-// redactsByDefault reports whether every rule redacts like the default rule, and reads whole objects. Then what is stored does
-// not depend on which rule selects a resource.
+// redactsByDefault reports whether every rule redacts like the default rule, and reads whole objects. Then the rule that
+// selects a resource makes no difference to what is stored.
 func redactsByDefault(cfg *config.Config) bool {
 	var standard config.Resource
 	config.SetDefaults(&standard)

@@ -115,10 +115,3 @@ type Body struct {
 	ResourceVersion string
 	Raw             []byte // JSON object; immutable, owned by the code that created the Body
 }
-
-// Stored is the stored state of one scope, from which it resumes.
-type Stored struct {
-	Position string  // resourceVersion to resume the watch from; "" if the scope must be listed
-	Snapshot string  // ID of the newest snapshot; it is in progress while Position is ""
-	Known    []Known // sorted by key
-}

@@ -408,17 +408,3 @@ func (p Policy) Fingerprint(key []byte) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:16])
 }
-
-// newStrictRedactor returns the redactor for resources without a rule: the default redaction, with the paths of all
-// policies.
-func newStrictRedactor(policies []Policy) (*redactor, error) {
-	var all []path.Path
-	for _, p := range policies {
-		paths, err := parsePaths(p.RedactPaths)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, paths...)
-	}
-	return newRedactor(Policy{}, all, nil)
-}

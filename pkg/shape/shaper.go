@@ -39,7 +39,7 @@ type Options struct {
 type Shaper struct {
 	rules  []*rule
 	ruleOf func(event.Resource) (int, bool)
-	strict *redactor // for resources that no rule selects any more
+	strict *rule // for resources that no rule selects any more
 	seal   *summarySeal
 	memory *copyMemory
 	bodies Bodies
@@ -58,11 +58,9 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 	if s.seal, err = newSeal(options.Key, options.JournalSecret); err != nil {
 		return nil, err
 	}
-	if s.strict, err = newStrictRedactor(policies); err != nil {
-		return nil, err
-	}
-	s.strict.memory = s.memory
+	var strict Policy // the default redaction, with the paths of all policies
 	for i, p := range policies {
+		strict.RedactPaths = append(strict.RedactPaths, p.RedactPaths...)
 		compiled, err := compileRule(p, options)
 		if err != nil {
 			return nil, fmt.Errorf("resources[%d].%w", i, err)
@@ -72,7 +70,10 @@ func New(policies []Policy, options Options) (*Shaper, error) {
 			compiled.redactor.memory = s.memory
 		}
 	}
-	return s, nil
+	if s.strict, err = compileRule(strict, Options{}); err == nil {
+		s.strict.redactor.memory = s.memory
+	}
+	return s, err
 }
 
 // WrapAppend returns an AppendFunc for scopes of the rule with this index; it shapes observations and passes them to to. It

@@ -2,6 +2,7 @@ package shape
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,6 +71,11 @@ func (s *Shaper) ruleOfResource(resource event.Resource) *rule {
 	return nil
 }
 
+// ruleOfStored is ruleOfResource, and the strictest rule for a resource that no rule owns any more.
+func (s *Shaper) ruleOfStored(resource event.Resource) *rule {
+	return cmp.Or(s.ruleOfResource(resource), s.strict)
+}
+
 // formOf returns the ID of the form in which objects of a resource are read: in a version, and as a whole or their metadata.
 // States of different forms cannot be compared.
 func (r *rule) formOf(resource event.Resource) uint32 {
@@ -136,27 +142,18 @@ func (s *Shaper) sealKnown(r *rule, o *event.Observation, of *objectFlags) {
 	}
 }
 
-// storedForm returns the redactor of a resource under the current rules, nil if nothing is redacted, and whether only the
-// metadata of its objects may be stored.
-func (s *Shaper) storedForm(resource event.Resource) (redact *redactor, metadataOnly bool) {
-	if r := s.ruleOfResource(resource); r != nil {
-		return r.redactor, r.metadataOnly
-	}
-	return s.strict, false
-}
-
 // redactStored redacts a stored state of an object, and cuts it to its metadata if no more is read.
 func (s *Shaper) redactStored(body []byte, of subject) (redacted []byte, err error) {
-	redact, metadataOnly := s.storedForm(of.resource)
-	if metadataOnly {
+	r := s.ruleOfStored(of.resource)
+	if r.metadataOnly {
 		if body, err = metadataFields.selectFrom(body); err != nil {
 			return nil, err
 		}
 	}
-	if redact == nil {
+	if r.redactor == nil {
 		return body, nil
 	}
-	redacted, _, err = redact.redactBody(body, of)
+	redacted, _, err = r.redactor.redactBody(body, of)
 	return redacted, err
 }
 
@@ -185,7 +182,7 @@ func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 	if !changed {
 		return false
 	}
-	if _, metadataOnly := s.storedForm(c.Resource); metadataOnly {
+	if s.ruleOfStored(c.Resource).metadataOnly {
 		isRemoved := func(pointer string) bool { return !strings.HasPrefix(pointer, "/metadata/") }
 		c.Changed = slices.DeleteFunc(slices.Clone(c.Changed), isRemoved)
 	}

@@ -42,7 +42,7 @@ func (e *appendError) Unwrap() error { return e.error }
 func (e *emitter) loadState(cluster string, stored event.StoredScope, known *deltas.KnownSet) {
 	s := deltas.Scope{
 		ID: e.scope.ID, Cluster: cluster, Resource: e.scope.Resource, Namespace: e.scope.Namespace,
-		Selected: e.scope.LabelSelector != "" || e.scope.FieldSelector != "", Filtered: e.scope.Filtered != "",
+		Selected: e.scope.LabelSelector != "" || e.scope.FieldSelector != "", Filtered: e.scope.ChangeFilter != "",
 	}
 	e.tracker.Store(deltas.NewTracker(s, known, e.scope.Filter, func() time.Time { return time.Now().UTC() }))
 	if len(e.watermarks.series) > 0 {

@@ -217,8 +217,7 @@ func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *em
 		return nil, err
 	}
 	if stored.Reshaped > 0 {
-		r.env.cfg.Log.Info("the rule was edited, which is not compared: objects keep the shape in which they were emitted "+
-			"until their next change; resync, or a signal for a snapshot, emits all of them", "resource", r.resource.String(), "objects", stored.Reshaped)
+		r.env.cfg.Log.Info(reshapedText, "resource", r.resource.String(), "objects", stored.Reshaped)
 	}
 	plan, changed := r.planScopes(stored, lost)
 	if changed {
@@ -260,6 +259,9 @@ func (r *runner) recordBodiesFilled(ctx context.Context) {
 	}
 }
 
+const reshapedText = "the rule was edited, which is not compared: objects keep the shape in which they were emitted until " +
+	"their next change; resync, or a signal for a snapshot, emits all of them"
+
 // knownSets distributes the known objects of a resource to its scopes.
 type knownSets struct {
 	byNamespace map[string]*deltas.KnownSet // by the namespace of the scope; "" takes every object
@@ -297,7 +299,8 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 		known[s.ID] = s
 	}
 	pass := rand.Text()
-	isFiltered := func(f *follower) bool { return f.scope.Filtered != "" }
+	wasFiltered := func(s event.StoredScope) bool { return selection.IsFilteredID(s.ID) }
+	isFiltered := func(f *follower) bool { return f.scope.ChangeFilter != "" }
 	if slices.ContainsFunc(stored.Scopes, wasFiltered) || slices.ContainsFunc(r.followers, isFiltered) {
 		pass = filterCompared + pass
 	}
@@ -326,7 +329,5 @@ const snapshotAgain = "snapshot:"
 
 // filterCompared is how the ID of a comparison begins that also compares what a filter leaves out, now or before.
 const filterCompared = "filter:"
-
-func wasFiltered(s event.StoredScope) bool { return selection.IsFilteredID(s.ID) }
 
 func isSnapshotUnfinished(s event.StoredScope) bool { return s.Position == "" && s.Snapshot != "" }

@@ -41,11 +41,11 @@ type Rule struct {
 	// never. Each object is read for that, in pages.
 	Resync time.Duration `mapstructure:"resync"`
 
-	filter string // see WithFilter
+	filter string
 }
 
 // WithFilter returns the rule with an expression that decides which changes of its objects are emitted. It is evaluated
-// elsewhere; here it is a part of what is selected.
+// elsewhere, and is a part of what is selected.
 func (r Rule) WithFilter(expression string) Rule {
 	r.filter = expression
 	return r

@@ -28,7 +28,7 @@ type Scope struct {
 	LabelSelector string
 	FieldSelector string                      // without the namespace, which is Namespace
 	Filter        func(namespace string) bool // of a cluster-wide watch; nil selects all
-	Filtered      string                      // identifies the filter of the rule; "" for none
+	ChangeFilter  string                      // see Rule.WithFilter; "" for none
 	MetadataOnly  bool                        // only the metadata of each object is read, see Rule.Capture
 	Resync        time.Duration               // see Rule.Resync
 	Mandatory     bool                        // a missing right ends the exporter, see Rule.OnForbidden
@@ -37,8 +37,8 @@ type Scope struct {
 // scopesFor returns the scopes of one resource under a rule with that index.
 func (r Rule) scopesFor(index int, s Served) []Scope {
 	base := Scope{
-		Filtered: r.filterFingerprint(),
-		Rule:     index, Resource: s.Resource, Namespaced: s.Namespaced,
+		ChangeFilter: r.filter,
+		Rule:         index, Resource: s.Resource, Namespaced: s.Namespaced,
 		LabelSelector: r.LabelSelector, FieldSelector: r.FieldSelector,
 		MetadataOnly: r.Capture == CaptureMetadata, Resync: r.Resync, Mandatory: r.OnForbidden == Fail,
 	}
@@ -97,8 +97,8 @@ func (s Scope) withID(namespaces string) Scope {
 	if s.FieldSelector != "" {
 		s.ID += ";f=" + s.FieldSelector
 	}
-	if s.Filtered != "" {
-		s.ID += filteredPart + s.Filtered
+	if s.ChangeFilter != "" {
+		s.ID += filteredPart + fingerprintOf(s.ChangeFilter)
 	}
 	return s
 }
@@ -108,14 +108,6 @@ const filteredPart = ";filter="
 
 // IsFilteredID reports whether a filter decides which changes of the scope with this ID are emitted.
 func IsFilteredID(id string) bool { return strings.Contains(id, filteredPart) }
-
-func (r Rule) filterFingerprint() string {
-	if r.filter == "" {
-		return ""
-	}
-	sum := sha256.Sum256([]byte(r.filter))
-	return hex.EncodeToString(sum[:4])
-}
 
 // filterID distinguishes namespace filters: another filter selects other objects, so positions and known objects are not
 // shared.
@@ -140,8 +132,10 @@ func IsNamespacedID(id string) bool {
 
 // Fingerprint identifies what the scope selects, in a few letters. Watermarks carry it, so that a reader does not compare
 // what one selection has written with what another one selects.
-func (s Scope) Fingerprint() string {
-	sum := sha256.Sum256([]byte(s.ID))
+func (s Scope) Fingerprint() string { return fingerprintOf(s.ID) }
+
+func fingerprintOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:4])
 }
 
