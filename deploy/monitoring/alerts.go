@@ -444,6 +444,15 @@ var Alerts = []Alert{
 		Series:  map[string]string{`kubecdc_clock_skew_seconds{job="k",instance="i"}`: "-3600x60"},
 	},
 	{
+		Name: "KubecdcChangesMissing", Expr: `increase(kubecdc_sink_missing_changes_total[15m]) > 0`, Severity: Critical,
+		Summary: "Changes are missing at the destination of {{ $labels.sink }}",
+		Codes:   []condition.Code{condition.SinkLost},
+		Meaning: "The destination has lost changes that it had acknowledged, and the journal no longer had them: `journal.keep` makes it hold more.",
+		Look:    []string{"`/readyz?verbose`: the line with `[!]sink/…` names the topic or stream, and how far it went back"},
+		Do:      []string{"`exporter verify --repair`, or `exporter signal snapshot` for the sink", "find the cause: a restored broker, a loss of power, an unclean election"},
+		Series:  map[string]string{`kubecdc_sink_missing_changes_total{job="k",instance="i",sink="bus"}`: "0x10 7x50"},
+	},
+	{
 		Name: "KubecdcSinkMayLose", Expr: mayLose + ` > 0`, For: "10m", Severity: Info,
 		Summary: "The destination of {{ $labels.sink }} may lose what it accepts",
 		Codes:   []condition.Code{condition.SinkMayLose},

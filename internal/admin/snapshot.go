@@ -49,6 +49,7 @@ type ClusterStatus struct {
 type SinkStatus struct {
 	Name    string `label:"sink"` // as configured; unique
 	Kind    string // "kafka", "nats", "stdout"
+	Missing uint64 `metric:"kubecdc_sink_missing_changes_total" help:"Changes, at most, that the destination had lost after it accepted them, and that the journal no longer had."`
 	Losses  uint64 `metric:"kubecdc_sink_losses_total" help:"Times the destination had lost changes it had accepted, and was sent them again from the journal."`
 	Omitted uint64 `metric:"kubecdc_sink_omitted_total" help:"Control records, such as gaps, that the destination has no place for: a bucket keeps the state of objects only."`
 	delivery.Stats

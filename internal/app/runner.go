@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,8 +29,8 @@ type runner struct {
 	watermarks  *watermarkAges
 	pause       *delivery.PauseSwitch
 	paused      func() condition.Status // whether a signal has paused the sink
-	fenced      bool                    // the replica restores the sink, not the pipeline
 	unread      *condition.Condition    // the sink or lanes of it are not fenced or read back after a failover
+	lost        *condition.Condition    // changes are missing at the destination
 
 	// recoverLanes calls ready once the pipeline may start, and returns when all lanes are fenced and read back. An error ends
 	// the pipeline.
@@ -39,6 +41,7 @@ type runner struct {
 	pipeline    *delivery.Pipeline
 	drainTarget *uint64 // offset of the drain; nil before it begins
 	rewindCount uint64  // number of losses that the destination reported
+	missing     uint64  // changes that are lost and were not in the journal any more, at most
 
 	deliveryTask *task // nil before startDelivery
 	closing      sync.Once
@@ -112,6 +115,7 @@ func (r *runner) closeSinks(ctx context.Context) error {
 	var errs []error
 	r.closing.Do(func() {
 		r.unread.Close()
+		r.lost.Close()
 		if err := r.sink.Close(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("close sink %s: %w", r.name, err))
 		}
@@ -158,27 +162,60 @@ func (r *runner) runPipelines(ctx context.Context) error {
 }
 
 // rewindCursor stores and returns a cursor from which every change that may be lost is published again. The cursor moves
-// back, so I2 is kept: it does not pass a change that the sink has lost.
+// back, so I2 is kept: it does not pass a change that the sink has lost. What is no longer in the journal is counted.
 func (r *runner) rewindCursor(ctx context.Context, lost *sinks.LostError) (event.Cursor, error) {
 	cursor, _, err := r.journal.journal.Cursor(r.name)
 	if err != nil {
 		return event.Cursor{}, err
 	}
-	from, oldest := min(lost.From, cursor.Low), r.journal.journal.Oldest()
-	if from+1 < oldest {
-		r.log.Error("the destination may have lost changes that are no longer in the journal; a longer journal.keep would retain them",
-			"after", from, "before", oldest)
-		from = oldest - 1
+	kept := r.journal.journal.Oldest() - 1
+	back, missing := r.cursorBefore(lost, cursor, kept), lost.Gone
+	if lost.From < kept {
+		missing += min(kept-lost.From, cmp.Or(lost.Messages, math.MaxUint64))
 	}
-	r.log.Warn("the destination lost changes that it had accepted; they are sent again", "reason", lost.Reason, "after", from, "upTo", cursor.Low)
-	back := event.Cursor{Low: from, Layout: cursor.Layout, State: cursor.State}
+	r.log.Warn("the destination lost changes that it had accepted; those that the journal keeps are sent again",
+		"reason", lost.Reason, "after", back.Low, "upTo", max(cursor.Low, cursor.High), "lanes", len(lost.Lanes))
+	r.recordMissing(missing, lost.Reason)
 	if err := r.journal.Settle(ctx, back, nil); err != nil {
-		return event.Cursor{}, fmt.Errorf("rewind to offset %d: %w", from, err)
-	}
-	if r.fenced {
-		return back, restoreWithoutState(r.sink)
+		return event.Cursor{}, fmt.Errorf("rewind to offset %d: %w", back.Low, err)
 	}
 	return back, nil
+}
+
+// cursorBefore returns the cursor before a loss. The journal keeps what follows kept. Only the lanes that have lost
+// something go back, unless changes of several lanes may be in one that stands for them.
+func (r *runner) cursorBefore(lost *sinks.LostError, cursor event.Cursor, kept uint64) event.Cursor {
+	named, known := r.sink.(sinks.LaneLister)
+	for lane := range cursor.Lanes {
+		known = known && !named.StandsForSeveral(sinks.Lane(lane))
+	}
+	if known && lost.Lanes != nil {
+		lanes := map[string]uint64{}
+		for lane, after := range lost.Lanes {
+			lanes[string(lane)] = max(after, kept)
+		}
+		return cursor.RewindLanes(lanes)
+	}
+	return event.Cursor{Low: min(max(lost.From, kept), cursor.Low), Layout: cursor.Layout, State: cursor.State}
+}
+
+// recordMissing counts changes that a destination has lost and that cannot be sent again.
+func (r *runner) recordMissing(changes uint64, reason string) {
+	if changes == 0 {
+		return
+	}
+	r.mu.Lock()
+	r.missing += changes
+	all := r.missing
+	r.mu.Unlock()
+	r.lost.Update(condition.Problem{Code: condition.SinkLost, Cause: fmt.Sprintf("up to %d changes are missing: %s", all, reason)})
+}
+
+// missingChanges returns how many changes are missing at the destination at most.
+func (r *runner) missingChanges() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.missing
 }
 
 func (r *runner) currentPipeline() *delivery.Pipeline {

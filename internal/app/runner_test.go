@@ -51,10 +51,7 @@ func (f *losingSink) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Mess
 	return len(batch), nil
 }
 
-func TestLostChangesAreResent(t *testing.T)             { testResend(t, false) }
-func TestLostChangesAreResentToFencedSink(t *testing.T) { testResend(t, true) }
-
-func testResend(t *testing.T, fenced bool) {
+func TestLostChangesAreResent(t *testing.T) {
 	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"a"}, KeepSettled: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -62,12 +59,13 @@ func testResend(t *testing.T, fenced bool) {
 	failed := func(err error) { t.Error(err) }
 	committing := startTask("journal", j.Run, failed)
 	sink := &losingSink{at: 8, from: 3}
-	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink}, fenced: fenced,
+	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink},
 		recoverLanes: func(_ context.Context, ready func()) error { ready(); return nil },
 		unread:       condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
+		lost:         condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
 		journal:      sinkJournal{j, "a", nil}, log: slog.New(slog.DiscardHandler)}
 	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
-		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond, IsFenced: fenced}, r.log)
+		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond}, r.log)
 	}
 	r.pipeline = r.newPipeline(event.Cursor{})
 	for n := range 10 {

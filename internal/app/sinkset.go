@@ -68,8 +68,10 @@ func (set *sinkSet) newRunner(s config.Sink) (*runner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %w", s.Name, err)
 	}
-	unread := condition.New(log, "sink/"+s.Name, condition.Problem{})
-	return &runner{configuredSink: sink, deadLetters: deadLetters, unread: unread, log: log}, nil
+	return &runner{
+		configuredSink: sink, deadLetters: deadLetters, log: log,
+		unread: condition.New(log, "sink/"+s.Name, condition.Problem{}), lost: condition.New(log, "sink/"+s.Name, condition.Problem{}),
+	}, nil
 }
 
 // openSinks makes the sinks that are still missing, and a pipeline for each.
@@ -107,7 +109,7 @@ func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
 		set.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt))
 	}
 	layout := r.layout + set.routes.id
-	r.journal, r.fenced = sinkJournal{from.journal, s.Name, from.attribution}, cfg.IsFenced
+	r.journal = sinkJournal{from.journal, s.Name, from.attribution}
 	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, set.log)
 	}
@@ -135,9 +137,6 @@ func (set *sinkSet) pipelineConfig(
 		Route:              skipUnwanted(s, set.routes.routeFor(s.Name)),
 		AlreadyDelivered:   from.replica.deliveredFilter(s.Name),
 		WhyHeld:            from.replica.heldReason(s.Name),
-	}
-	if from.replica != nil {
-		_, cfg.IsFenced = sink.sink.(sinks.Fenced)
 	}
 	if s.OnOversize == config.Reduce {
 		cfg.Truncate = shape.TruncateOnce

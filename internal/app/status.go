@@ -90,7 +90,7 @@ func clockProblem(ahead time.Duration) (p condition.Problem) {
 // sinkStatus returns the status of a sink.
 func (r *runner) sinkStatus() admin.SinkStatus {
 	s := admin.SinkStatus{
-		Name: r.name, Kind: r.kind, Losses: r.lossCount(), Stats: r.currentPipeline().Stats(), Paused: !r.pause.PausedSince().IsZero(),
+		Name: r.name, Kind: r.kind, Losses: r.lossCount(), Missing: r.missingChanges(), Stats: r.currentPipeline().Stats(), Paused: !r.pause.PausedSince().IsZero(),
 	}
 	if bucket, ok := r.sink.(*nats.Sink); ok {
 		s.Omitted = bucket.OmittedRecords()
@@ -101,7 +101,7 @@ func (r *runner) sinkStatus() admin.SinkStatus {
 // conditions returns the pause, which may be the reason for the others, and the conditions of delivery, of lanes that could
 // not be read after a failover, of the sink itself, and of the topic for its dead letters.
 func (r *runner) conditions(s delivery.Stats) []condition.Status {
-	all := slices.Concat([]condition.Status{r.paused()}, s.Conditions(), []condition.Status{r.unread.Status()})
+	all := slices.Concat([]condition.Status{r.paused()}, s.Conditions(), []condition.Status{r.unread.Status(), r.lost.Status()})
 	if reporter, ok := r.sink.(sinks.ConditionReporter); ok {
 		for _, status := range reporter.Conditions() {
 			status.Component = "sink/" + r.name

@@ -58,9 +58,6 @@ type Config struct {
 	// be a pure function of the change and of what the pipeline's layout names.
 	Route func(*event.Change) Route
 
-	// IsFenced: the sink was fenced, see [sinks.Fenced], and is not restored, although it may be a [sinks.Stateful].
-	IsFenced bool
-
 	// AlreadyDelivered reports whether an earlier process delivered a change through this lane; such a change is settled when
 	// it is read. Like Route it must be a pure function. nil: none was.
 	AlreadyDelivered func(sinks.Lane, *event.Change) bool

@@ -85,7 +85,8 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	p.workers = &workerPool{
 		log: log, sink: sink, cfg: cfg, backlog: p.backlog, queue: p.queue, bucket: ratelimit.NewBucket(cfg.Rate, cfg.Burst),
 		gate: p.gate, policy: policy, health: p.health, digest: p.digest,
-		isStateful: isStateful, ahead: lookAhead{journal: journal, resolver: p.resolver, backlog: p.backlog}, storesState: p.settler.stateful != nil, store: p.settler.storeProgress, abort: p.abortWith,
+		isStateful: isStateful, ahead: lookAhead{journal: journal, resolver: p.resolver, backlog: p.backlog},
+		store: p.settler.storeProgress, abort: p.abortWith,
 	}
 	p.workers.destinations, _ = sink.(sinks.MultiDestination)
 	repartitions, _ := sink.(sinks.Repartitioner)
@@ -221,7 +222,11 @@ func (p *Pipeline) pingSink(ctx context.Context) {
 	isIdle := func() bool { return p.backlog.isQuietSince(time.Now().Add(-pingInterval)) }
 	ping := func(ctx context.Context) error {
 		p.health.recordPingStart(time.Now())
-		return pinger.Ping(ctx)
+		err := pinger.Ping(ctx)
+		if classifyError(err) == failureLost {
+			p.abort(err)
+		}
+		return err
 	}
 	PingRegularly(ctx, ping, p.cfg.Retry, isIdle, p.health.recordPing)
 }

@@ -31,7 +31,7 @@ type settler struct {
 	backlog  *backlog
 	policy   *rejectionPolicy
 	cfg      *Config
-	stateful sinks.Stateful       // the sink if it is one and is not fenced; else nil
+	stateful sinks.Stateful       // the sink if it is one; else nil
 	observer sinks.SettleObserver // the sink if it is one; else nil
 
 	requests  atomic.Uint64             // calls of storeProgress
@@ -45,9 +45,7 @@ func newSettler(name string, sink sinks.Sink, journal Journal, b *backlog, polic
 ) *settler {
 	s := &settler{sinkName: name, log: log, journal: journal, backlog: b, policy: policy, cfg: cfg}
 	s.observer, _ = sink.(sinks.SettleObserver)
-	if !cfg.IsFenced {
-		s.stateful, _ = sink.(sinks.Stateful)
-	}
+	s.stateful, _ = sink.(sinks.Stateful)
 	return s
 }
 

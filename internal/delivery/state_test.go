@@ -132,28 +132,25 @@ type settlingSink struct {
 
 func (s *settlingSink) ObserveSettled(low uint64) { s.settled(low) }
 
-// TestASinkIsNotifiedOnceProgressIsStored also covers a fenced sink, which stores no state.
 func TestASinkIsNotifiedOnceProgressIsStored(t *testing.T) {
-	for _, fenced := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			s, last := &storedProgress{}, uint64(0)
-			sink := &settlingSink{settled: func(low uint64) {
-				if c, _ := s.currentProgress(); c.Low != low {
-					t.Errorf("settled up to %d, and the stored cursor says %d", low, c.Low)
-				}
-				last = low
-			}}
-			sink.publish = func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) { return len(batch), nil }
-			p := startPipeline(t, sink, journalOf(changesIn("a", "b", "a"), s), event.Cursor{}, Config{IsFenced: fenced})
-			p.Drain(3)
-			if err := <-p.done; err != nil {
-				t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		s, last := &storedProgress{}, uint64(0)
+		sink := &settlingSink{settled: func(low uint64) {
+			if c, _ := s.currentProgress(); c.Low != low {
+				t.Errorf("settled up to %d, and the stored cursor says %d", low, c.Low)
 			}
-			if last != 3 {
-				t.Errorf("fenced %v: settled up to %d, want 3", fenced, last)
-			}
-		})
-	}
+			last = low
+		}}
+		sink.publish = func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) { return len(batch), nil }
+		p := startPipeline(t, sink, journalOf(changesIn("a", "b", "a"), s), event.Cursor{}, Config{})
+		p.Drain(3)
+		if err := <-p.done; err != nil {
+			t.Error(err)
+		}
+		if last != 3 {
+			t.Errorf("settled up to %d, want 3", last)
+		}
+	})
 }
 
 // stopAndWait stops the pipeline.

@@ -41,7 +41,6 @@ type workerPool struct {
 	destinations sinks.MultiDestination // the sink if it is one; else nil
 	isStateful   bool                   // the sink is a sinks.Stateful
 	ahead        lookAhead
-	storesState  bool                        // the sink is a sinks.Stateful that is in use
 	store        func(context.Context) error // stores all progress durably
 	abort        func(error)                 // ends Pipeline.Run with a cause
 
@@ -357,7 +356,7 @@ func (w *workerPool) deadLetterHead(ctx context.Context, l *lane, rejection erro
 		w.queue.resetBackoff(l)
 	}
 	w.backlog.deadLetterOldest(l, reason, now)
-	l.worker.storeBeforePublish = w.storesState
+	l.worker.storeBeforePublish = w.isStateful
 	w.digest.addDeadLetter(rejection)
 	return failureNone, nil
 }

@@ -168,6 +168,9 @@ var (
 		"let the receiver answer with a short body, or none")
 	SinkMayLose = define("SinkMayLose", Degraded, slog.LevelWarn, "the destination may lose or repeat what it accepts",
 		"", "delivery continues with a weaker guarantee", "change the setting that the cause names, or accept it")
+	SinkLost = define("SinkLost", Degraded, slog.LevelError, "the destination has lost changes that the journal no longer keeps",
+		"", "they are missing at the destination; what the journal kept was sent again",
+		"exporter verify --repair, or exporter signal snapshot for the sink; a larger journal.keep would have kept them; the next restart ends this")
 	SinkClockRefused = define("SinkClockRefused", Degraded, slog.LevelWarn, "brokers reject the timestamps of records; records are sent without one",
 		"brokers accept the timestamps of records", "records have the brokers' time", "synchronize the clocks of the exporter and the brokers")
 	ProgressUnstored = define("ProgressUnstored", NotReady, slog.LevelError, "progress cannot be stored",

@@ -25,6 +25,26 @@ func (c Cursor) HighestOffset() uint64 {
 	return n
 }
 
+// RewindLanes returns a cursor from which lanes deliver again what follows their offsets, and the others what they would
+// have.
+func (c Cursor) RewindLanes(after map[string]uint64) Cursor {
+	high := max(c.High, c.Low)
+	back := c
+	back.High, back.Lanes = high, maps.Clone(c.Lanes)
+	if back.Lanes == nil {
+		back.Lanes = map[string]uint64{}
+	}
+	for lane, offset := range after {
+		position, named := c.Lanes[lane]
+		if !named {
+			position = high
+		}
+		back.Lanes[lane] = min(position, offset)
+		back.Low = min(back.Low, offset)
+	}
+	return back
+}
+
 // Normalize returns a copy without the lanes that are at High.
 func (c Cursor) Normalize() Cursor {
 	c.High = max(c.High, c.Low)

@@ -70,6 +70,13 @@ func (e *ProbedError) Unwrap() error { return e.Err }
 type LostError struct {
 	From   uint64 // the destination still holds every message up to this offset, as far as the sink knows; 0: none is known
 	Reason string // for the log
+
+	// Lanes are the lanes that have lost something, each with what is From for it; nil: all lanes.
+	Lanes map[Lane]uint64
+	// Messages is how many messages behind From are lost at most, where the sink knows that.
+	Messages uint64
+	// Gone is how many more are lost at most that were not published from this journal, so that they cannot be published again.
+	Gone uint64
 }
 
 func (e *LostError) Error() string {

@@ -53,6 +53,7 @@ type fence struct {
 	transactional *cluster.Transactional
 	cluster       *cluster.Cluster
 	reader        *cluster.Reader
+	acks          *ackLog
 
 	fenceRounds  *cluster.Coalescer[cluster.Partition, fencedEpoch] // fence batches of this process
 	recordRounds *cluster.Coalescer[laneStart, struct{}]            // record lanes in the replicated state
@@ -92,7 +93,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 		return nil, errors.New("only numbered records can be fenced: set kafka.idempotence to true")
 	}
 	f := newFence(s.runCtx, s.background.Go, cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, claim.Sink)), claim, s.log)
-	f.cluster, f.reader = s.cluster, s.reader
+	f.cluster, f.reader, f.acks = s.cluster, s.reader, s.acks
 	for _, lane := range lanes {
 		if text, ok := strings.CutPrefix(string(lane), producerLanePrefix); ok {
 			if id, err := strconv.ParseInt(text, 10, 64); err == nil {
@@ -535,6 +536,22 @@ func (f *fence) startPartition(p cluster.Partition, topic protocol.TopicID, end 
 	f.progress[p] = progress
 	delete(f.missing, p)
 	return progress
+}
+
+// recordLost sets the progress in partitions back to what is left of them. What lies behind that is read, and what is
+// missing there is written again.
+func (f *fence) recordLost(cuts map[cluster.Partition]ackCut) {
+	f.mu.Lock()
+	topics := map[cluster.Partition]protocol.TopicID{}
+	for p := range cuts {
+		if progress := f.progress[p]; progress != nil {
+			topics[p] = progress.topic
+		}
+	}
+	f.mu.Unlock()
+	for p, topic := range topics {
+		f.startPartition(p, topic, cuts[p].end, true)
+	}
 }
 
 // mayHoldRecords reports whether a partition may hold records of an exporter.

@@ -149,6 +149,9 @@ func (s *fencedSequencer) recordAbandoned(inDoubt bool) { s.progress.inDoubt = i
 
 func (*fencedSequencer) recordSkipped() {}
 
+// recordLost forgets the progress, which the fence has set back.
+func (s *fencedSequencer) recordLost() { s.progress, s.foundIDs, s.lastWritten = nil, nil, time.Time{} }
+
 func (s *fencedSequencer) handleSequenceError(cause error, v protocol.Outcome) error {
 	if v == protocol.Fenced {
 		return s.fence.recordDeposed(cause)

@@ -161,7 +161,7 @@ func (s *journaledSequencer) queryWrittenRecords(ctx context.Context, by cluster
 func (s *journaledSequencer) awaitReplicated(ctx context.Context, by cluster.Lead) error {
 	ctx, cancel := context.WithTimeout(ctx, s.partition.requestTimeout)
 	defer cancel()
-	end, err := s.partition.cluster.LogEndOffset(ctx, by, s.partition.id())
+	end, err := s.partition.reader.LogEndOffset(ctx, by, s.partition.id())
 	if err != nil {
 		return err
 	}
@@ -280,6 +280,15 @@ func (s *journaledSequencer) recordSkipped() {
 	if s.next.Producer != cluster.NoID {
 		s.startNextEpoch()
 	}
+}
+
+// recordLost begins a new epoch: the leader knows older numbers of this one, and nothing that the previous process had
+// written counts.
+func (s *journaledSequencer) recordLost() {
+	if s.next.Producer != cluster.NoID {
+		s.startNextEpoch()
+	}
+	s.phase, s.acknowledgedUpTo = recoveryDone, 0
 }
 
 func (s *journaledSequencer) handleSequenceError(cause error, v protocol.Outcome) error {

@@ -28,6 +28,7 @@ type lane struct {
 	count      int             // partitions of the topic, in the name of the lane
 	locks      *partitionLocks // nil without repair
 	fence      *atomic.Pointer[fence]
+	acks       *ackLog
 	timestamps *timestampCondition
 	log        *slog.Logger
 
@@ -42,7 +43,7 @@ type lane struct {
 func newLane(s *laneSet, t *topic, name sinks.Lane, index int32, count int) *lane {
 	p := &partitionClient{cluster: s.cluster, reader: s.reader, topics: s.topics, requestTimeout: s.config.RequestTimeout, topic: t, index: index}
 	l := &lane{
-		name: name, partition: p, count: count, locks: s.locks, fence: s.fence, timestamps: s.timestamps, log: s.log,
+		name: name, partition: p, count: count, locks: s.locks, fence: s.fence, acks: s.acks, timestamps: s.timestamps, log: s.log,
 		encoder: newBatchEncoder(s.encoders, &s.buffers, s.config.BatchBytes),
 		window:  newPublishWindow(p, &s.buffers, &s.retained),
 		numbers: &unnumberedSequencer{partition: p, log: s.log},
@@ -82,6 +83,9 @@ func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, er
 			return n, err
 		}
 		if err := l.useTopic(ctx); err != nil {
+			return n, err
+		}
+		if err := l.acks.confirm(ctx, l.partition.id()); err != nil {
 			return n, err
 		}
 		if err := l.numbers.prepare(ctx, len(l.window.batches)); err != nil {
@@ -255,6 +259,7 @@ func (l *lane) deliverWindow(ctx context.Context) error {
 				return l.splitRefused(err, v)
 			}
 		case protocol.OutOfSequence, protocol.Fenced:
+			l.acks.contradict(l.partition.id())
 			if err := l.numbers.handleSequenceError(err, v); err != nil {
 				return err
 			}
@@ -292,8 +297,10 @@ func (l *lane) sendUnsent(try *deliveryAttempt) error {
 
 // settleFirst removes the first batch, which is written.
 func (l *lane) settleFirst() {
-	f := l.window.removeFirst()
+	f, at := l.window.removeFirst(), l.numbers.nextSequence()
 	l.numbers.recordWritten(f, len(l.window.batches) > 0)
+	lead, _ := l.partition.topic.layout.Load().Lead(l.partition.index)
+	l.acks.recordAck(ackPlace{l.partition.id(), cluster.TopicShape{ID: l.window.topic, Partitions: l.count}, lead.Epoch}, f, at)
 	l.encoder.adaptBatchSize(f)
 	l.uncounted = append(l.uncounted, f.offsets...)
 	l.window.releaseBuffer(f)
@@ -349,6 +356,14 @@ func (l *lane) abandonWindow() {
 	inDoubt := l.window.isInDoubt()
 	l.window.dropBatches()
 	l.numbers.recordAbandoned(inDoubt)
+}
+
+// recordLost starts over, because the partition has lost what it had acknowledged.
+func (l *lane) recordLost() {
+	l.window.reclaimBytes()
+	l.window.dropBatches()
+	l.numbers.recordLost()
+	l.uncounted, l.rejectedOffset = nil, 0
 }
 
 // writeTombstones writes tombstones, which are not messages of the lane, and returns how many are written. The caller holds

@@ -22,6 +22,7 @@ type laneSet struct {
 	retained   byteBudget // bytes of unsettled batches between calls // I6
 	states     *producerStates
 	fence      *atomic.Pointer[fence]
+	acks       *ackLog
 	timestamps *timestampCondition
 	locks      *partitionLocks // nil without repair
 	warnOnce   sync.Once       // DescribeProducers is refused
@@ -94,6 +95,23 @@ func (s *laneSet) releaseLanes(names []sinks.Lane, isBusy func(topic string) boo
 	}
 	s.mu.Unlock()
 	s.states.removeStates(names)
+}
+
+// recordLost makes the lanes of partitions that went back start over. Nothing is published meanwhile.
+func (s *laneSet) recordLost(cuts map[cluster.Partition]ackCut) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.byName {
+		if _, lost := cuts[l.partition.id()]; lost {
+			l.recordLost()
+		}
+	}
+	for p := range cuts {
+		if w := s.waiting[p.Topic]; w != nil {
+			clear(w.accepted)
+		}
+	}
+	s.states.removeLost(cuts)
 }
 
 // waitingPublisher publishes changes that were assigned to a topic before its partitions were known. They belong to several

@@ -39,11 +39,12 @@ func (r *route) isWaiting() bool { return r.lanes[0] == waitingLane(r.topic.name
 
 // router assigns changes to lanes. One of its methods is called at a time.
 type router struct {
-	template   *sinks.Template // of the topic
-	topics     *topicCatalog
-	runCtx     context.Context        // of the sink
-	background func(func())           // starts a goroutine of the sink
-	former     func(topic string) int // see producerStates.formerPartitions
+	template    *sinks.Template // of the topic
+	topics      *topicCatalog
+	runCtx      context.Context        // of the sink
+	background  func(func())           // starts a goroutine of the sink
+	former      func(topic string) int // see producerStates.formerPartitions
+	confirmAcks func() bool            // see ackLog.confirmAll
 
 	scratch []byte
 	routes  map[string]*route // by topic
@@ -53,9 +54,11 @@ type router struct {
 	checkingLayouts     atomic.Bool // a check is under way
 }
 
-func newRouter(runCtx context.Context, background func(func()), template *sinks.Template, topics *topicCatalog, former func(string) int) *router {
+func newRouter(runCtx context.Context, background func(func()), template *sinks.Template, topics *topicCatalog,
+	former func(string) int, confirmAcks func() bool,
+) *router {
 	return &router{
-		template: template, topics: topics, runCtx: runCtx, background: background, former: former, routes: map[string]*route{},
+		template: template, topics: topics, runCtx: runCtx, background: background, former: former, confirmAcks: confirmAcks, routes: map[string]*route{},
 		layoutCheckInterval: layoutMaxAge,
 	}
 }
@@ -122,7 +125,11 @@ func (r *router) resumeLanes(lanes []sinks.Lane) {
 		if topic, ok := topicOfWaitingLane(name); ok {
 			r.routes[topic] = newRoute(r.topics.topicByName(topic), name)
 		} else if topic, _, count, err := parseLane(name); err == nil {
-			r.routes[topic] = newRoute(r.topics.topicByName(topic), topicLanes(topic, count)...)
+			t := r.topics.topicByName(topic)
+			r.routes[topic] = newRoute(t, topicLanes(topic, count)...)
+			if now := t.layout.Load(); now != nil && len(now.Leads) != count {
+				r.topics.changed.Store(t, nil)
+			}
 		}
 	}
 }
@@ -193,7 +200,8 @@ func (r *router) releaseLanes(lanes []sinks.Lane) {
 	}
 }
 
-// startLayoutCheck refreshes the layouts of all topics in the background when they are too old.
+// startLayoutCheck refreshes the layouts of all topics in the background when they are too old, and compares all partitions
+// with what they have acknowledged.
 func (r *router) startLayoutCheck() {
 	if time.Since(r.layoutsCheckedAt) < r.layoutCheckInterval || !r.checkingLayouts.CompareAndSwap(false, true) {
 		return
@@ -206,5 +214,6 @@ func (r *router) startLayoutCheck() {
 	r.background(func() {
 		defer r.checkingLayouts.Store(false)
 		r.topics.checkLayouts(r.runCtx, topics)
+		r.confirmAcks()
 	})
 }

@@ -54,6 +54,9 @@ type sequencer interface {
 	recordAbandoned(inDoubt bool)
 	// recordSkipped records that the caller has given up the rejected message, so that it has no number.
 	recordSkipped()
+	// recordLost records that the partition went back, and that what it has lost is published again. All unsettled batches were
+	// dropped before.
+	recordLost()
 	// handleSequenceError decides what follows after a broker refused the numbers of a batch. nil: the lane drops its
 	// batches, which are encoded again under the numbers of nextSequence after another prepare.
 	handleSequenceError(cause error, v protocol.Outcome) error
@@ -98,6 +101,7 @@ func (*unnumberedSequencer) recordSent()                                      {}
 func (s *unnumberedSequencer) recordWritten(*inFlightBatch, bool)             { s.errors = 0 }
 func (*unnumberedSequencer) recordAbandoned(bool)                             {}
 func (*unnumberedSequencer) recordSkipped()                                   {}
+func (*unnumberedSequencer) recordLost()                                      {}
 
 // nextSequence is what a batch without numbers has in their place (KIP-98).
 func (*unnumberedSequencer) nextSequence() record.ProducerSequence {

@@ -40,7 +40,9 @@ type Sink struct {
 	lanes    *laneSet
 	repairer *repairer // nil: topics are not repaired
 	states   producerStates
+	acks     *ackLog
 	fence    atomic.Pointer[fence] // nil: the sink was not fenced
+	restored bool                  // RestoreState was called: what this process knows is newer than what is stored
 
 	producerChangedAt time.Time // when Fence first got another producer ID than earlier processes; zero: it did not
 
@@ -90,10 +92,11 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	}
 	s := &Sink{config: cfg, log: log, cluster: c, reader: cluster.NewReader(c), timestamps: newTimestampCondition(log)}
 	s.runCtx, s.cancelRun = context.WithCancel(context.Background())
+	s.acks = newAckLog(s.runCtx, s.background.Go, c, s.reader, log)
 	s.topics = newTopicCatalog(c, cfg.CreateTopics, newTopicChecker(cfg, f, c, log))
-	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics, s.states.formerPartitions)
+	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics, s.states.formerPartitions, s.acks.confirmAll)
 	s.lanes = &laneSet{
-		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, states: &s.states, fence: &s.fence,
+		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, states: &s.states, fence: &s.fence, acks: s.acks,
 		timestamps: s.timestamps, byName: map[sinks.Lane]*lane{}, waiting: map[string]*waitingPublisher{},
 	}
 	s.lanes.retained.releaseBytes(maxRetainedBytes)
@@ -145,7 +148,8 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	return batches * messagesPerBatch, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
 }
 
-// Conditions implements [sinks.ConditionReporter]: a quota, refused timestamps, and topics that are not repaired.
+// Conditions implements [sinks.ConditionReporter]: a quota, refused timestamps, topics that are not repaired, and settings
+// of topics with which changes may be lost.
 func (s *Sink) Conditions() []condition.Status {
 	all := []condition.Status{s.cluster.Throttling(), s.timestamps.status()}
 	for _, reason := range s.repairer.warnings() {
@@ -157,6 +161,9 @@ func (s *Sink) Conditions() []condition.Status {
 // Ping implements [sinks.Pinger]. With a fixed topic it first looks that up, until it is found, and creates or checks it as
 // configured.
 func (s *Sink) Ping(ctx context.Context) error {
+	if err := s.acks.lostError(); err != nil {
+		return err
+	}
 	if s.router.template.IsConstant() {
 		if t := s.topics.topicByName(s.router.template.String()); t.layout.Load() == nil {
 			_, err := s.topics.refreshLayout(ctx, t, nil)
@@ -232,21 +239,39 @@ func (s *Sink) ReleaseLanes(lanes []sinks.Lane) {
 
 // RestoreState implements [sinks.Stateful].
 func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.Context) error) error {
-	s.states.setJournal(newest, save)
+	if cuts := s.acks.acceptLoss(); cuts != nil {
+		if f := s.fence.Load(); f != nil {
+			f.recordLost(cuts)
+		}
+		s.lanes.recordLost(cuts)
+	}
+	restored := s.restored
+	if s.restored = true; restored {
+		return nil
+	}
+	if s.fence.Load() == nil {
+		s.states.setJournal(newest, save)
+	}
 	if len(stored) == 0 {
 		return nil
 	}
-	previous, repairs, err := decodeState(stored)
+	previous, err := decodeState(stored)
 	if err != nil {
 		return err
 	}
-	s.states.restoreStates(previous)
-	s.repairer.restorePending(repairs)
+	s.acks.restore(previous.acks)
+	if s.fence.Load() == nil { // otherwise the tails hold what was in flight
+		s.states.restoreStates(previous.states)
+		s.repairer.restorePending(previous.repairs)
+	}
 	return nil
 }
 
 // State implements [sinks.Stateful].
-func (s *Sink) State(low uint64) []byte { return s.repairer.appendState(s.states.encode(low)) }
+func (s *Sink) State(low uint64) []byte {
+	acks := s.acks.encode() // before the states, which count records from there on
+	return append(s.repairer.appendState(s.states.encode(low, s.acks.isLost)), acks...)
+}
 
 // ObserveSettled implements [sinks.SettleObserver]. Repairs wait until nothing of the previous process is published any
 // more.

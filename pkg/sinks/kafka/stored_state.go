@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
 // producerState is what a later process has to know of a lane. Every change of the lane up to settledUpTo is settled; the
@@ -80,14 +81,33 @@ func (m *producerStates) recordSettled(low uint64) (predecessorDone bool) {
 	return low >= m.newestKnown
 }
 
-// encode returns all states in the stored format.
-func (m *producerStates) encode(low uint64) []byte {
+// encode returns the states of lanes in the stored format, except those of lanes that start over.
+func (m *producerStates) encode(low uint64, startsOver func(sinks.Lane) bool) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if low >= m.newestKnown { // no lane will need the states of the previous process
 		m.previous = nil
 	}
-	return encodeStates(m.current, m.previous)
+	all := maps.Clone(m.previous)
+	if all == nil {
+		all = map[sinks.Lane]producerState{}
+	}
+	maps.Copy(all, m.current)
+	maps.DeleteFunc(all, func(lane sinks.Lane, _ producerState) bool { return startsOver(lane) })
+	return encodeStates(all)
+}
+
+// removeLost drops the states of partitions that went back: nothing is known of what they hold.
+func (m *producerStates) removeLost(cuts map[cluster.Partition]ackCut) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, states := range []map[sinks.Lane]producerState{m.current, m.previous} {
+		maps.DeleteFunc(states, func(lane sinks.Lane, _ producerState) bool {
+			l, _ := parseRecordedLane(lane)
+			_, lost := cuts[l.Partition]
+			return lost
+		})
+	}
 }
 
 // setState records the state of a lane.
@@ -132,44 +152,82 @@ func (m *producerStates) saveStates(ctx context.Context) error {
 	return save(ctx)
 }
 
-// Formats of the stored state, see docs/journal-format.md: states of lanes, optionally followed by pending repairs.
+// stateFormat is the format of the stored state, see docs/journal-format.md: states of lanes, pending repairs, and what was
+// acknowledged in each partition. The formats before it lack the last part, or the last two.
 const (
-	stateFormat            = 1
+	stateFormat            = 3
 	stateFormatWithRepairs = 2
+	stateFormatOfLanes     = 1
 )
 
 // encodeStates encodes the states of lanes.
-func encodeStates(current, previous map[sinks.Lane]producerState) []byte {
-	b := binary.AppendUvarint([]byte{stateFormat}, uint64(len(current)+len(previous)))
-	for _, states := range []map[sinks.Lane]producerState{current, previous} {
-		for _, lane := range slices.Sorted(maps.Keys(states)) {
-			m := states[lane]
-			b = append(binary.AppendUvarint(b, uint64(len(lane))), lane...)
-			b = binary.AppendUvarint(b, uint64(m.producer))
-			b = binary.AppendUvarint(b, uint64(m.epoch))
-			b = binary.AppendUvarint(b, m.settledUpTo)
-			b = binary.AppendUvarint(b, uint64(m.nextSequence))
+func encodeStates(states map[sinks.Lane]producerState) []byte {
+	b := binary.AppendUvarint([]byte{stateFormat}, uint64(len(states)))
+	for _, lane := range slices.Sorted(maps.Keys(states)) {
+		m := states[lane]
+		b = appendText(b, string(lane))
+		b = binary.AppendUvarint(b, uint64(m.producer))
+		b = binary.AppendUvarint(b, uint64(m.epoch))
+		b = binary.AppendUvarint(b, m.settledUpTo)
+		b = binary.AppendUvarint(b, uint64(m.nextSequence))
+	}
+	return b
+}
+
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+// appendState appends the pending repairs to an encoded state.
+func (r *repairer) appendState(b []byte) []byte {
+	if r == nil {
+		return binary.AppendUvarint(b, 0)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b = binary.AppendUvarint(b, uint64(len(r.pending)))
+	for _, scope := range slices.Sorted(maps.Keys(r.pending)) {
+		b = r.pending[scope].appendEncoded(b)
+	}
+	return b
+}
+
+// encode returns what was acknowledged in each partition in the stored format. Signed numbers are zigzag varints.
+func (a *ackLog) encode() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b := binary.AppendUvarint(nil, uint64(len(a.partitions)))
+	for partition, p := range a.partitions {
+		b = append(appendText(b, partition.Topic), p.topic[:]...)
+		for _, n := range []int64{int64(partition.Index), int64(p.leaderEpoch), int64(p.unplaced), int64(len(p.marks))} {
+			b = binary.AppendVarint(b, n)
+		}
+		for _, m := range p.marks {
+			for _, n := range []int64{int64(m.first), int64(m.partitions),
+				m.origin.Producer, int64(m.origin.Epoch), int64(m.origin.Sequence), m.origin.End} {
+				b = binary.AppendVarint(b, n)
+			}
 		}
 	}
 	return b
 }
 
-// appendState appends the pending repairs to encoded states. Without any it changes nothing.
-func (r *repairer) appendState(states []byte) []byte {
-	if r == nil {
-		return states
+// decodeAcks decodes what encode has written. All of it is to be compared.
+func decodeAcks(r *stateReader) map[cluster.Partition]*partitionAcks {
+	all := map[cluster.Partition]*partitionAcks{}
+	for n := r.readUvarint(); n > 0 && !r.failed; n-- {
+		partition, p := cluster.Partition{Topic: string(r.readBytes())}, &partitionAcks{doubt: ackUncompared}
+		copy(p.topic[:], r.readFixed(len(p.topic)))
+		partition.Index, p.leaderEpoch, p.unplaced = int32(r.readVarint()), int32(r.readVarint()), uint64(r.readVarint())
+		for marks := r.readVarint(); marks > 0 && !r.failed; marks-- {
+			m := ackMark{first: uint64(r.readVarint()), partitions: int(r.readVarint())}
+			m.origin.Producer, m.origin.Epoch = r.readVarint(), int16(r.readVarint())
+			m.origin.Sequence, m.origin.End = int32(r.readVarint()), r.readVarint()
+			p.marks = append(p.marks, m)
+		}
+		all[partition] = p
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.pending) == 0 {
-		return states
-	}
-	states[0] = stateFormatWithRepairs
-	b := binary.AppendUvarint(states, uint64(len(r.pending)))
-	for _, scope := range slices.Sorted(maps.Keys(r.pending)) {
-		b = r.pending[scope].appendEncoded(b)
-	}
-	return b
+	return all
 }
 
 func (one *repair) appendEncoded(b []byte) []byte {
@@ -190,21 +248,29 @@ func (one *repair) appendEncoded(b []byte) []byte {
 
 var errMalformedState = errors.New("the stored state of a Kafka sink is malformed")
 
-// decodeState decodes what encodeStates and appendState have written.
-func decodeState(b []byte) (map[sinks.Lane]producerState, []*repair, error) {
+// storedParts is what a stored state has.
+type storedParts struct {
+	states  map[sinks.Lane]producerState
+	repairs []*repair
+	acks    map[cluster.Partition]*partitionAcks
+}
+
+// decodeState decodes what [Sink.State] has returned.
+func decodeState(b []byte) (parts storedParts, err error) {
 	format, r := b[0], &stateReader{b: b[1:]}
-	states, err := decodeStates(r)
-	if err != nil || format != stateFormat && format != stateFormatWithRepairs {
-		return nil, nil, errMalformedState
+	if parts.states, err = decodeStates(r); err != nil || format < stateFormatOfLanes || format > stateFormat {
+		return parts, errMalformedState
 	}
-	var repairs []*repair
-	if format == stateFormatWithRepairs {
-		repairs = decodeRepairs(r)
+	if format >= stateFormatWithRepairs {
+		parts.repairs = decodeRepairs(r)
+	}
+	if format >= stateFormat {
+		parts.acks = decodeAcks(r)
 	}
 	if !r.isComplete() {
-		return nil, nil, errMalformedState
+		return parts, errMalformedState
 	}
-	return states, repairs, nil
+	return parts, nil
 }
 
 func decodeStates(r *stateReader) (map[sinks.Lane]producerState, error) {
@@ -255,14 +321,28 @@ func (r *stateReader) readUvarint() uint64 {
 	return v
 }
 
-// readBytes reads a length and as many bytes, which are not copied.
-func (r *stateReader) readBytes() []byte {
-	n := r.readUvarint()
-	if n > uint64(len(r.b)) {
+func (r *stateReader) readVarint() int64 {
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.b, r.failed = nil, true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// readFixed reads so many bytes, which are not copied.
+func (r *stateReader) readFixed(n int) []byte {
+	if n > len(r.b) {
 		r.b, r.failed = nil, true
 		return nil
 	}
 	head := r.b[:n]
 	r.b = r.b[n:]
 	return head
+}
+
+// readBytes reads a length and as many bytes, which are not copied.
+func (r *stateReader) readBytes() []byte {
+	return r.readFixed(int(min(r.readUvarint(), math.MaxInt32)))
 }

@@ -47,6 +47,7 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 	unreadable := map[cluster.Partition]error{}
 	for _, round := range rounds {
 		var spans []*cluster.Span
+		laneOfSpan := map[*cluster.Span]sinks.Lane{}
 		for lane, l := range round {
 			if unreadable[l.Partition] != nil {
 				continue
@@ -63,6 +64,7 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 			if f != nil {
 				span.Producers = f.producers
 			}
+			laneOfSpan[span] = lane
 			spans = append(spans, span)
 		}
 		if err := reader.ReadSpans(ctx, spans); err != nil {
@@ -71,7 +73,15 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 		for _, one := range spans {
 			if one.Err != nil {
 				unreadable[one.Partition] = one.Err
-			} else if id := one.Shape.ID; f != nil && one.Known && f.progressOf(one.Partition, id) == nil {
+				continue
+			}
+			if f == nil || !one.Known {
+				continue
+			}
+			if from := int64(lanes[laneOfSpan[one]]); one.Shape.ID == round[laneOfSpan[one]].of.ID && from > one.End {
+				f.acks.recordCovered(one.Partition, one.Shape.ID, from)
+			}
+			if id := one.Shape.ID; f.progressOf(one.Partition, id) == nil {
 				f.startPartition(one.Partition, id, one.End, f.isUnfencedIn(one.Partition, id))
 			}
 		}

@@ -122,7 +122,7 @@ func (b *throttlingBroker) produce(r kmsg.Request) (kmsg.Response, error, bool) 
 		topic.Topic, topic.TopicID = t.Topic, t.TopicID
 		for _, asked := range t.Partitions {
 			part := kmsg.NewProduceResponseTopicPartition()
-			part.Partition = asked.Partition
+			part.Partition, part.BaseOffset = asked.Partition, -1
 			topic.Partitions = append(topic.Partitions, part)
 			batch := [2]int32{asked.Partition, int32(binary.BigEndian.Uint32(asked.Records[record.AtSequence:]))}
 			if b.seen[batch] && !b.mayRepeat {

@@ -130,28 +130,13 @@ type TopicShape struct {
 // within the timeout do not agree, as they do not for a while after a change, and returns none unless most brokers answer.
 // complete: all of them have.
 func (c *Cluster) TopicShapes(ctx context.Context, topics []string, timeout time.Duration) (shapes map[string]TopicShape, complete bool) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	known, err := c.requestMetadata(ctx, anyBroker, []string{})
-	if err != nil {
+	answers, brokers := c.askAllBrokers(ctx, topics, timeout)
+	if 2*len(answers) <= brokers {
 		return nil, false
 	}
-	c.pool.setAddresses(known.Brokers)
-	answers := make(chan *kmsg.MetadataResponse, len(known.Brokers))
-	for _, b := range known.Brokers {
-		c.requests.Go(func() {
-			r, _ := c.requestMetadata(ctx, b.NodeID, topics) // nil after an error
-			answers <- r
-		})
-	}
-	answered, votes := 0, map[string]int{}
+	votes := map[string]int{}
 	shapes = map[string]TopicShape{}
-	for range known.Brokers {
-		r := <-answers
-		if r == nil {
-			continue
-		}
-		answered++
+	for _, r := range answers {
 		for topic, shape := range certainShapes(r) {
 			if votes[topic] == 0 {
 				shapes[topic] = shape
@@ -161,11 +146,47 @@ func (c *Cluster) TopicShapes(ctx context.Context, topics []string, timeout time
 			}
 		}
 	}
-	if 2*answered <= len(known.Brokers) {
-		return nil, false
+	maps.DeleteFunc(shapes, func(topic string, _ TopicShape) bool { return votes[topic] < len(answers) })
+	return shapes, len(answers) == brokers
+}
+
+// askAllBrokers asks every broker of the cluster for the metadata of topics. It returns the answers that come within the
+// timeout, and how many brokers there are; 0 if none names them.
+func (c *Cluster) askAllBrokers(ctx context.Context, topics []string, timeout time.Duration) (answers []*kmsg.MetadataResponse, brokers int) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	known, err := c.requestMetadata(ctx, anyBroker, []string{})
+	if err != nil {
+		return nil, 0
 	}
-	maps.DeleteFunc(shapes, func(topic string, _ TopicShape) bool { return votes[topic] < answered })
-	return shapes, answered == len(known.Brokers)
+	c.pool.setAddresses(known.Brokers)
+	all := make(chan *kmsg.MetadataResponse, len(known.Brokers))
+	for _, b := range known.Brokers {
+		c.requests.Go(func() {
+			r, _ := c.requestMetadata(ctx, b.NodeID, topics) // nil after an error
+			all <- r
+		})
+	}
+	for range known.Brokers {
+		if r := <-all; r != nil {
+			answers = append(answers, r)
+		}
+	}
+	return answers, len(known.Brokers)
+}
+
+// IsNewestLead reports whether every broker of the cluster answers within the timeout, and none of them knows a newer leader
+// of a partition: one that is cut off from the others, or lags, names an older one.
+func (c *Cluster) IsNewestLead(ctx context.Context, by Lead, p Partition, timeout time.Duration) bool {
+	answers, brokers := c.askAllBrokers(ctx, []string{p.Topic}, timeout)
+	for _, r := range answers {
+		for i := range r.Topics {
+			if lead, _ := newLayout(&r.Topics[i]).Lead(p.Index); lead.Epoch > by.Epoch {
+				return false
+			}
+		}
+	}
+	return brokers > 0 && len(answers) == brokers
 }
 
 // certainShapes returns the shape of each topic of which a broker is certain.

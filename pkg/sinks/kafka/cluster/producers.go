@@ -63,21 +63,3 @@ func (c *Cluster) DescribeProducer(ctx context.Context, leader int32, p Partitio
 	}
 	return nil, protocol.CodeError(found.ErrorCode, "")
 }
-
-// LogEndOffset returns the end of the leader's log, replicated or not, through OffsetForLeaderEpoch (KIP-320).
-func (c *Cluster) LogEndOffset(ctx context.Context, by Lead, p Partition) (int64, error) {
-	part := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
-	part.Partition, part.CurrentLeaderEpoch, part.LeaderEpoch = p.Index, by.Epoch, by.Epoch
-	request := kmsg.NewPtrOffsetForLeaderEpochRequest()
-	request.SetVersion(3)
-	request.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: p.Topic, Partitions: []kmsg.OffsetForLeaderEpochRequestTopicPartition{part}}}
-	answer, err := requestForeign[*kmsg.OffsetForLeaderEpochResponse](ctx, c, by.Broker, forRequests, request)
-	if err != nil {
-		return 0, err
-	}
-	if len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1 {
-		return 0, protocol.ErrMalformed
-	}
-	found := answer.Topics[0].Partitions[0]
-	return found.EndOffset, protocol.CodeError(found.ErrorCode, "")
-}

@@ -36,6 +36,8 @@ type Span struct {
 	Next       int64            // offset of the next record
 	Until      int64            // if it is above 0, the read ends when a response has reached this offset
 	NextIn     protocol.TopicID // the topic of Next: of another topic of the name, everything is read. Zero: any
+	AskedEpoch int32            // see QueryEpochEnds
+	EpochEnd   int64            // as well; -1 if the leader knows no epoch up to that
 	Err        error            // why the last call could not query or read the partition; nil if it could
 
 	// Each is called for every record. An error ends the read; the record counts as read all the same.

@@ -10,17 +10,19 @@ type Batches []byte
 
 // Byte positions in a record batch (kafka.apache.org/documentation/#recordbatch).
 const (
-	batchLengthAt = 8
-	batchHead     = 12 // what the length does not count
-	magicAt       = 16
-	crcAt         = 17
-	attributesAt  = 21
-	lastDeltaAt   = 23
-	baseTimeAt    = 27
-	maxTimeAt     = 35
-	producerAt    = 43
-	countAt       = 57
-	batchHeader   = 61
+	batchLengthAt   = 8
+	batchHead       = 12 // what the length does not count
+	magicAt         = 16
+	crcAt           = 17
+	attributesAt    = 21
+	lastDeltaAt     = 23
+	baseTimeAt      = 27
+	maxTimeAt       = 35
+	producerAt      = 43
+	producerEpochAt = 51
+	sequenceAt      = 53
+	countAt         = 57
+	batchHeader     = 61
 )
 
 // The attributes of a batch.
@@ -84,6 +86,26 @@ func (all Batches) BatchAt(offset int64) BatchID {
 		}
 	}
 	return BatchID{}
+}
+
+// Origin is the writer of a batch, and where it ends. A broker keeps it for as long as it has the batch, also if it
+// compresses it anew or compaction removes its records.
+type Origin struct {
+	Producer int64
+	Epoch    int16 // of the producer
+	Sequence int32 // of the first record
+	End      int64 // the offset behind the last record
+}
+
+// OriginAt returns the origin of the batch that contains an offset; false if there is none.
+func (all Batches) OriginAt(offset int64) (Origin, bool) {
+	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
+		if b.baseOffset() <= offset && offset < b.endOffset() {
+			epoch, sequence := binary.BigEndian.Uint16(b[producerEpochAt:]), binary.BigEndian.Uint32(b[sequenceAt:])
+			return Origin{b.producer(), int16(epoch), int32(sequence), b.endOffset()}, true
+		}
+	}
+	return Origin{}, false
 }
 
 // EachRecord calls each for the records from an offset on, in order, and returns the offset to continue from. Control

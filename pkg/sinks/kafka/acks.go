@@ -1,0 +1,504 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
+)
+
+const (
+	// maxAckMarks bounds what is remembered of a partition. The distance of the marks grows into the past.
+	maxAckMarks = 10
+	// ackMarkInterval is the smallest distance of two marks: what is sent again after a loss begins at a mark.
+	ackMarkInterval = time.Second
+	// newestLeadTimeout bounds the question to all brokers whether a leader is the newest one.
+	newestLeadTimeout = 2 * time.Second
+)
+
+// ackLog remembers where the partitions hold what was acknowledged, and finds out whether they still do. A partition goes
+// back when a broker is restored from an older copy, loses power before it has synced its disk, or is elected although it
+// lagged: its log ends earlier then, and later records take the same offsets. It is safe for concurrent use.
+//
+// A partition is compared with its leader's log before the first batch of this process, when an answer contradicts what is
+// remembered, and every minute. It holds what was acknowledged if the leader epoch of that reaches to the end of it
+// (KIP-101), or if the batch that ends there is ours.
+type ackLog struct {
+	runCtx  context.Context // of the sink
+	log     *slog.Logger
+	cluster *cluster.Cluster
+	reader  *cluster.Reader
+	spacing time.Duration // of marks
+	rounds  *cluster.Coalescer[[]cluster.Partition, map[cluster.Partition]error]
+
+	mu         sync.Mutex
+	partitions map[cluster.Partition]*partitionAcks
+	loss       *ackLoss // nil: none, or the last one was accepted
+	warned     bool     // of a missing right
+}
+
+// partitionAcks is what was acknowledged in one partition.
+type partitionAcks struct {
+	topic       protocol.TopicID
+	leaderEpoch int32     // one in which the partition held all of it; -1: unknown
+	marks       []ackMark // in the order of the partition
+	unplaced    uint64    // lowest offset in the journal of messages at an unknown place behind the marks; 0: none
+	covered     int64     // end of what the replicated state says earlier processes had acknowledged; 0: nothing
+	doubt       ackDoubt
+}
+
+// ackDoubt is how certain it is that a partition holds what it had acknowledged. Nothing is published while it is in doubt.
+type ackDoubt int
+
+const (
+	ackTrusted      ackDoubt = iota
+	ackUncompared            // since the start of this process
+	ackContradicted          // an answer suggests that it went back: the newest batch is read
+	ackRefuted               // an answer has shown it
+)
+
+// ackMark is a place in a partition, behind an acknowledged batch.
+type ackMark struct {
+	first      uint64 // lowest offset in the journal of the messages between the mark before and this one
+	partitions int    // that the topic had for the lane
+	origin     protocol.Origin
+	begunAt    time.Time // zero: by an earlier process
+}
+
+// ackLoss is what partitions have lost, until the caller goes back.
+type ackLoss struct {
+	err  *sinks.LostError
+	cuts map[cluster.Partition]ackCut
+}
+
+// ackCut is what is left of a partition.
+type ackCut struct {
+	end         int64 // as far as is known, what lies before it was acknowledged and is still there
+	marked      bool  // there is a mark at the end
+	partitions  int   // that the topic has now
+	leaderEpoch int32
+}
+
+func newAckLog(runCtx context.Context, start func(func()), c *cluster.Cluster, reader *cluster.Reader, log *slog.Logger) *ackLog {
+	a := &ackLog{runCtx: runCtx, log: log, cluster: c, reader: reader, spacing: ackMarkInterval, partitions: map[cluster.Partition]*partitionAcks{}}
+	a.rounds = cluster.NewCoalescer(start, a.examine)
+	return a
+}
+
+// end is the offset behind everything that was acknowledged.
+func (p *partitionAcks) end() int64 {
+	if n := len(p.marks); n > 0 {
+		return max(p.covered, p.marks[n-1].origin.End)
+	}
+	return p.covered
+}
+
+// ackPlace is where a lane writes.
+type ackPlace struct {
+	cluster.Partition
+	shape       cluster.TopicShape
+	leaderEpoch int32
+}
+
+// recordAck records that a batch was acknowledged. An answer with an offset that was acknowledged before means that the
+// partition went back.
+func (a *ackLog) recordAck(to ackPlace, f *inFlightBatch, at record.ProducerSequence) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.partitions[to.Partition]
+	if p == nil || p.topic != to.shape.ID {
+		p = &partitionAcks{topic: to.shape.ID, leaderEpoch: -1}
+		a.partitions[to.Partition] = p
+	}
+	if f.baseOffset >= 0 && f.baseOffset < p.end() {
+		p.doubt = ackRefuted
+	}
+	if f.baseOffset < 0 || p.doubt != ackTrusted {
+		p.unplaced = lowestOffset(p.unplaced, f.offsets[0])
+		return
+	}
+	p.addMark(a.spacing, ackMark{
+		first: lowestOffset(p.unplaced, f.offsets[0]), partitions: to.shape.Partitions, begunAt: time.Now(),
+		origin: protocol.Origin{Producer: at.Producer, Epoch: at.Epoch, Sequence: at.Sequence, End: f.baseOffset + int64(f.records)},
+	})
+	p.unplaced, p.leaderEpoch = 0, max(p.leaderEpoch, to.leaderEpoch)
+}
+
+// lowestOffset returns the lower of two offsets of the journal; 0 stands for none.
+func lowestOffset(a, b uint64) uint64 {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
+}
+
+// addMark adds a mark, or moves the newest one while it is recent.
+func (p *partitionAcks) addMark(spacing time.Duration, m ackMark) {
+	if n := len(p.marks); n > 0 && p.marks[n-1].partitions == m.partitions && m.begunAt.Sub(p.marks[n-1].begunAt) < spacing {
+		newest := &p.marks[n-1]
+		newest.first, newest.origin = min(newest.first, m.first), m.origin
+		return
+	}
+	if p.marks = append(p.marks, m); len(p.marks) > maxAckMarks {
+		p.mergeMark(p.mostDispensableMark())
+	}
+}
+
+// mostDispensableMark returns the mark without which the distances from the newest one grow most evenly.
+func (p *partitionAcks) mostDispensableMark() (at int) {
+	distance := func(i int) float64 {
+		end := int64(0)
+		if i >= 0 {
+			end = p.marks[i].origin.End
+		}
+		return float64(p.end() - end + 1)
+	}
+	smallest := math.Inf(1)
+	for i := range len(p.marks) - 1 {
+		if growth := distance(i-1) / distance(i+1); growth < smallest {
+			smallest, at = growth, i
+		}
+	}
+	return at
+}
+
+// mergeMark removes a mark and adds its messages to the next one.
+func (p *partitionAcks) mergeMark(i int) {
+	removed, next := p.marks[i], &p.marks[i+1]
+	if next.first = min(next.first, removed.first); next.partitions != removed.partitions {
+		next.partitions = 0
+	}
+	p.marks = slices.Delete(p.marks, i, i+1)
+}
+
+// contradict records that a broker does not know the numbers of a lane.
+func (a *ackLog) contradict(partition cluster.Partition) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.partitions[partition]; p != nil {
+		p.doubt = max(p.doubt, ackContradicted)
+	}
+}
+
+// restore adds what the previous process knew. What a replicated state says is newer than what the journal does.
+func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for partition, p := range previous {
+		if now := a.partitions[partition]; now != nil {
+			if now.topic != p.topic {
+				continue
+			}
+			p.covered = now.covered
+		}
+		a.partitions[partition] = p
+	}
+}
+
+// recordCovered records a position of the replicated state that lies behind the end of its partition.
+func (a *ackLog) recordCovered(partition cluster.Partition, topic protocol.TopicID, position int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.partitions[partition]
+	if p == nil || p.topic != topic {
+		p = &partitionAcks{topic: topic, leaderEpoch: -1}
+		a.partitions[partition] = p
+	}
+	p.covered, p.doubt = max(p.covered, position), max(p.doubt, ackUncompared)
+}
+
+// confirm returns nil if a partition is not in doubt, after it has compared it if necessary. After a loss it returns a
+// [sinks.LostError] for every partition.
+func (a *ackLog) confirm(ctx context.Context, partition cluster.Partition) error {
+	a.mu.Lock()
+	p := a.partitions[partition]
+	inDoubt := p != nil && p.doubt != ackTrusted
+	a.mu.Unlock()
+	if err := a.lostError(); err != nil || !inDoubt {
+		return err
+	}
+	failed, err := a.rounds.Submit(ctx, []cluster.Partition{partition})
+	return cmp.Or(err, a.lostError(), failed[partition])
+}
+
+// confirmAll compares all partitions, and reports whether all could be compared.
+func (a *ackLog) confirmAll() (complete bool) {
+	a.mu.Lock()
+	all := slices.Collect(maps.Keys(a.partitions))
+	a.mu.Unlock()
+	failed, err := a.rounds.Submit(a.runCtx, all)
+	return err == nil && len(failed) == 0
+}
+
+// lostError returns the loss that the caller has not accepted yet.
+func (a *ackLog) lostError() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.loss == nil {
+		return nil
+	}
+	return a.loss.err
+}
+
+// examine compares partitions, and all others if one of them went back: the caller goes back once for all. It returns why
+// some could not be compared.
+func (a *ackLog) examine(questions [][]cluster.Partition) (failed map[cluster.Partition]error, err error) {
+	asked := slices.Concat(questions...)
+	cuts, failed, err := a.comparePartitions(asked)
+	if len(cuts) == 0 || err != nil {
+		return failed, err
+	}
+	a.mu.Lock()
+	others := slices.DeleteFunc(slices.Collect(maps.Keys(a.partitions)), func(p cluster.Partition) bool { return slices.Contains(asked, p) })
+	a.mu.Unlock()
+	more, _, _ := a.comparePartitions(others)
+	maps.Copy(cuts, more)
+	a.recordLoss(cuts)
+	return failed, nil
+}
+
+// comparePartitions returns the partitions that went back, and why some could not be compared.
+func (a *ackLog) comparePartitions(all []cluster.Partition) (cuts map[cluster.Partition]ackCut, failed map[cluster.Partition]error, err error) {
+	cuts, failed = map[cluster.Partition]ackCut{}, map[cluster.Partition]error{}
+	var spans []*cluster.Span
+	known := map[cluster.Partition]*partitionAcks{}
+	a.mu.Lock()
+	for _, partition := range all {
+		if p := a.partitions[partition]; p != nil && known[partition] == nil {
+			copied := *p
+			copied.marks = slices.Clone(p.marks)
+			known[partition] = &copied
+			spans = append(spans, &cluster.Span{Partition: partition, AskedEpoch: p.leaderEpoch})
+		}
+	}
+	a.mu.Unlock()
+	if err := a.reader.QueryEpochEnds(a.runCtx, spans); err != nil {
+		return nil, nil, err
+	}
+	for _, s := range spans {
+		cut, verdict, err := a.compare(s, known[s.Partition])
+		switch {
+		case err != nil:
+			failed[s.Partition] = fmt.Errorf("%s: comparing it with what was acknowledged: %w", s.Partition, err)
+		case verdict == ackGone:
+			a.forget(s.Partition)
+		case verdict == ackIntact:
+			a.recordIntact(s.Partition, s.Lead.Epoch)
+		case verdict == ackLost:
+			cuts[s.Partition] = cut
+		}
+	}
+	return cuts, failed, nil
+}
+
+// ackVerdict is the result of comparing a partition.
+type ackVerdict int
+
+const (
+	ackIntact ackVerdict = iota // it holds what was acknowledged, or retention has removed that
+	ackGone                     // another topic has its name, or nothing can be said
+	ackLost                     // it went back
+)
+
+// compare compares what is remembered of a partition with its leader's log.
+func (a *ackLog) compare(s *cluster.Span, p *partitionAcks) (cut ackCut, v ackVerdict, err error) {
+	end := p.end()
+	switch {
+	case errors.Is(s.Err, kafka.UnknownTopicOrPartition), errors.Is(s.Err, cluster.ErrNoPartition):
+		return cut, ackIntact, nil // if the topic is created again, it has another ID
+	case errors.Is(s.Err, kafka.UnsupportedVersion), s.Err == nil && s.Shape.ID != p.topic:
+		return cut, ackGone, nil
+	case s.Err != nil:
+		return cut, v, s.Err
+	case s.EpochEnd >= end && p.doubt < ackContradicted:
+		return cut, ackIntact, nil
+	}
+	first, replicated, err := a.reader.QueryExtent(a.runCtx, s.Lead, s.Partition)
+	if err != nil || first >= end {
+		return cut, ackIntact, err
+	}
+	logEnd, err := a.reader.LogEndOffset(a.runCtx, s.Lead, s.Partition)
+	switch {
+	case err != nil:
+		return cut, v, err
+	case logEnd >= end && replicated < end:
+		return cut, v, errors.New("its replicas are not in sync yet")
+	case logEnd >= end:
+		if holds, err := a.holdsBatch(s, p); holds || err != nil {
+			return cut, ackIntact, err
+		}
+	}
+	if s.Lead.Epoch < p.leaderEpoch && !a.cluster.IsNewestLead(a.runCtx, s.Lead, s.Partition, newestLeadTimeout) {
+		return cut, v, errors.New("the leader that the brokers name may not be the newest one")
+	}
+	if s.EpochEnd >= 0 {
+		logEnd = min(logEnd, s.EpochEnd)
+	}
+	cut, err = a.findCut(s, p.marks, first, min(logEnd, end))
+	cut.partitions, cut.leaderEpoch = s.Shape.Partitions, s.Lead.Epoch
+	return cut, ackLost, err
+}
+
+// holdsBatch reports whether a partition still has the newest acknowledged batch. Without the right to read it, that is
+// believed as long as nothing refutes it.
+func (a *ackLog) holdsBatch(s *cluster.Span, p *partitionAcks) (bool, error) {
+	if len(p.marks) == 0 || p.covered > p.marks[len(p.marks)-1].origin.End {
+		return true, nil
+	}
+	holds, err := a.isAt(s, p.marks[len(p.marks)-1].origin)
+	if errors.Is(err, kafka.TopicAuthorizationFailed) {
+		a.warnUnreadable(s.Topic, err)
+		return p.doubt != ackRefuted, nil
+	}
+	return holds, err
+}
+
+// isAt reports whether a partition has a batch where it was acknowledged, or compaction has removed it.
+func (a *ackLog) isAt(s *cluster.Span, o protocol.Origin) (bool, error) {
+	now, found, err := a.reader.OriginAt(a.runCtx, s.Lead, s.Partition, o.End-1)
+	return err == nil && (!found || now == o), err
+}
+
+func (a *ackLog) warnUnreadable(topic string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.warned {
+		a.log.Warn("cannot read whether a partition still holds what it had acknowledged", "topic", topic, "error", err,
+			"remedy", "grant READ on the topics")
+	}
+	a.warned = true
+}
+
+// findCut finds the newest mark before an end that the partition still has.
+func (a *ackLog) findCut(s *cluster.Span, marks []ackMark, first, end int64) (ackCut, error) {
+	for _, m := range slices.Backward(marks) {
+		if m.origin.End > end {
+			continue
+		}
+		there, err := true, error(nil)
+		if m.origin.End > first {
+			there, err = a.isAt(s, m.origin)
+		}
+		if err != nil && !errors.Is(err, kafka.TopicAuthorizationFailed) {
+			return ackCut{}, err
+		}
+		if there || err != nil {
+			return ackCut{end: m.origin.End, marked: true}, nil
+		}
+	}
+	return ackCut{end: end}, nil
+}
+
+func (a *ackLog) recordIntact(partition cluster.Partition, leaderEpoch int32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.partitions[partition]; p != nil {
+		p.doubt, p.leaderEpoch = ackTrusted, leaderEpoch
+	}
+}
+
+func (a *ackLog) forget(partition cluster.Partition) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.partitions, partition)
+}
+
+// recordLoss records what partitions have lost. Only their lanes go back, unless a topic had another number of partitions
+// meanwhile: then its changes may have been in other lanes.
+func (a *ackLog) recordLoss(cuts map[cluster.Partition]ackCut) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lost := &sinks.LostError{From: math.MaxUint64, Lanes: map[sinks.Lane]uint64{}, Reason: a.lossReason(cuts)}
+	everywhere := false
+	for partition, cut := range cuts {
+		p := a.partitions[partition]
+		p.doubt = ackRefuted
+		from, messages, gone := p.lostBehind(cut)
+		lost.Messages, lost.Gone = lost.Messages+messages, lost.Gone+gone
+		if from == 0 {
+			continue
+		}
+		lost.From = min(lost.From, from-1)
+		lost.Lanes[laneName(partition.Topic, partition.Index, cut.partitions)] = from - 1
+		everywhere = everywhere || !p.isPartitionedAs(cut)
+	}
+	if everywhere {
+		lost.Lanes = nil
+	}
+	a.loss = &ackLoss{lost, cuts}
+}
+
+// lossReason requires mu.
+func (a *ackLog) lossReason(cuts map[cluster.Partition]ackCut) string {
+	first := slices.MinFunc(slices.Collect(maps.Keys(cuts)), func(x, y cluster.Partition) int {
+		return cmp.Or(cmp.Compare(x.Topic, y.Topic), cmp.Compare(x.Index, y.Index))
+	})
+	others := ""
+	if n := len(cuts) - 1; n > 0 {
+		others = fmt.Sprintf(", as %d others did", n)
+	}
+	return fmt.Sprintf("%s went back%s: it had acknowledged records up to offset %d and holds them up to %d; a broker was restored from an "+
+		"older copy, or lost power before a disk sync, or was elected although it lagged",
+		first, others, a.partitions[first].end(), cuts[first].end)
+}
+
+// lostBehind returns the lowest offset in the journal of what lies behind a cut, 0 if nothing of this journal does; how many
+// messages these are at most; and how many more an earlier process had published.
+func (p *partitionAcks) lostBehind(cut ackCut) (from, messages, gone uint64) {
+	from = p.unplaced
+	end := cut.end
+	for _, m := range p.marks {
+		if !cut.marked || m.origin.End > cut.end {
+			from, end = lowestOffset(from, m.first), max(end, m.origin.End)
+		}
+	}
+	return from, uint64(end - cut.end), uint64(max(0, p.covered-end))
+}
+
+// isPartitionedAs reports whether the topic has as many partitions as it had for everything that is remembered.
+func (p *partitionAcks) isPartitionedAs(cut ackCut) bool {
+	return !slices.ContainsFunc(p.marks, func(m ackMark) bool { return m.partitions != cut.partitions })
+}
+
+// isLost reports whether a lane is one of a partition that went back, until the caller has.
+func (a *ackLog) isLost(lane sinks.Lane) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.loss == nil {
+		return false
+	}
+	l, ok := parseRecordedLane(lane)
+	_, lost := a.loss.cuts[l.Partition]
+	return ok && lost
+}
+
+// acceptLoss forgets what the partitions have lost, because the caller sends it again, and returns what is left of them.
+func (a *ackLog) acceptLoss() map[cluster.Partition]ackCut {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.loss == nil {
+		return nil
+	}
+	cuts := a.loss.cuts
+	for partition, cut := range cuts {
+		if p := a.partitions[partition]; p != nil {
+			p.marks = slices.DeleteFunc(p.marks, func(m ackMark) bool { return !cut.marked || m.origin.End > cut.end })
+			p.unplaced, p.covered, p.doubt, p.leaderEpoch = 0, 0, ackTrusted, cut.leaderEpoch
+		}
+	}
+	a.loss = nil
+	return cuts
+}

@@ -1,0 +1,292 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// copiedCluster is a fake cluster with a disk that can be replaced by an older copy.
+type copiedCluster struct {
+	t       *testing.T
+	dir     string
+	opts    []kfake.Opt
+	running *kfake.Cluster
+	brokers []string
+}
+
+func startCopiedCluster(t *testing.T, brokers, partitions int) *copiedCluster {
+	t.Helper()
+	c := &copiedCluster{t: t, dir: filepath.Join(t.TempDir(), "data")}
+	ports := make([]int, brokers)
+	for i := range ports {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports[i] = ln.Addr().(*net.TCPAddr).Port
+		if err := ln.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.opts = []kfake.Opt{kfake.NumBrokers(brokers), kfake.Ports(ports...), kfake.DataDir(c.dir), kfake.SeedTopics(int32(partitions), topicA)}
+	c.start()
+	t.Cleanup(func() { c.running.Close() })
+	return c
+}
+
+func (c *copiedCluster) start() {
+	c.t.Helper()
+	running, err := kfake.NewCluster(c.opts...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.running, c.brokers = running, running.ListenAddrs()
+}
+
+// whileStopped calls do with the directory of the stopped cluster and that of its copy.
+func (c *copiedCluster) whileStopped(do func(dir, copied string) error) {
+	c.t.Helper()
+	c.running.Close()
+	if err := do(c.dir, c.dir+"-copy"); err != nil {
+		c.t.Fatal(err)
+	}
+	c.start()
+}
+
+func (c *copiedCluster) takeCopy() {
+	c.whileStopped(func(dir, copied string) error { return os.CopyFS(copied, os.DirFS(dir)) })
+}
+
+func (c *copiedCluster) restoreCopy() {
+	c.whileStopped(func(dir, copied string) error { return errors.Join(os.RemoveAll(dir), os.Rename(copied, dir)) })
+}
+
+// lossTest is a sink with what its caller stores, and the journal from which it sends again.
+type lossTest struct {
+	*testing.T
+	brokers []string
+	fenced  bool
+	journal []sinks.Message // with the index as offset, from 1 on
+	names   []string        // of the pods
+	state   []byte
+	lanes   map[sinks.Lane]sinks.LanePosition // of the replicated state
+	sink    *Sink
+	settled map[sinks.Lane]uint64 // as stored
+	sent    map[sinks.Lane]uint64
+	losses  []*sinks.LostError
+}
+
+// open opens the next process.
+func (l *lossTest) open() {
+	l.Helper()
+	l.sink = openSink(l, Config{Brokers: l.brokers, Topic: topicA, BatchBytes: minBatchBytes})
+	l.sink.acks.spacing = 0
+	if l.fenced {
+		record := func(_ context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
+			for lane, position := range lanes {
+				l.lanes[lane] = position
+			}
+			return nil
+		}
+		claim := sinks.Claim{Group: "test", Sink: "main", Owner: "a test", RecordLanes: record}
+		var lanes []sinks.Lane
+		positions := map[sinks.Lane]sinks.LanePosition{}
+		for lane, position := range l.lanes {
+			if lanes = append(lanes, lane); position > 0 {
+				positions[lane] = position
+			}
+		}
+		if _, err := l.sink.Fence(l.Context(), claim, lanes); err != nil {
+			l.Fatal(err)
+		}
+		if _, err := l.sink.ReadTail(l.Context(), positions, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
+			l.Fatal(err)
+		}
+	}
+	l.restore()
+	l.sent = map[sinks.Lane]uint64{}
+	for lane, offset := range l.settled {
+		l.sent[lane] = offset
+	}
+}
+
+func (l *lossTest) restore() {
+	l.Helper()
+	save := func(context.Context) error { l.store(); return nil }
+	if err := l.sink.RestoreState(l.state, uint64(len(l.journal)), save); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// store stores progress as delivery and the replicated state do.
+func (l *lossTest) store() {
+	l.settled = map[sinks.Lane]uint64{}
+	for lane, offset := range l.sent {
+		l.settled[lane] = offset
+	}
+	l.state = l.sink.State(0)
+	for lane, position := range l.sink.LaneProgress() {
+		l.lanes[lane] = position
+	}
+}
+
+// append appends one version of each pod to the journal.
+func (l *lossTest) append(versions int) {
+	for range versions {
+		for _, name := range l.names {
+			n := len(l.journal) + 1
+			l.journal = append(l.journal, sinks.Message{Offset: uint64(n), Change: pod(name, n)})
+		}
+	}
+}
+
+// publish publishes what the journal has, and goes back after losses as the caller does.
+func (l *lossTest) publish() {
+	l.Helper()
+	for deadline := time.Now().Add(testTimeout); ; {
+		left := map[sinks.Lane][]sinks.Message{}
+		for _, m := range l.journal {
+			lane := laneOf(l, l.sink, m.Change)
+			if m.Offset > l.sent[lane] {
+				left[lane] = append(left[lane], m)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		for lane, batch := range left {
+			n, err := l.sink.Publish(l.Context(), lane, batch)
+			if n > 0 {
+				l.sent[lane] = batch[n-1].Offset
+			}
+			var lost *sinks.LostError
+			if errors.As(err, &lost) {
+				l.goBack(lost)
+				break
+			}
+			var deposed *sinks.DeposedError
+			if errors.As(err, &deposed) { // the coordinator of the transactional ID went back as well: the exporter takes over again
+				l.store()
+				closeSink(l, l.sink)
+				l.open()
+				break
+			}
+			if time.Now().After(deadline) {
+				l.Fatal(err)
+			}
+		}
+	}
+}
+
+// goBack does what delivery does after a loss: it stores progress, then the cursor before the loss, and restores the sink.
+func (l *lossTest) goBack(lost *sinks.LostError) {
+	l.Helper()
+	l.losses = append(l.losses, lost)
+	l.store()
+	for lane, after := range lost.Lanes {
+		l.settled[lane] = min(l.settled[lane], after)
+	}
+	if lost.Lanes == nil {
+		for lane := range l.settled {
+			l.settled[lane] = min(l.settled[lane], lost.From)
+		}
+	}
+	for lane, offset := range l.settled {
+		l.sent[lane] = offset
+	}
+	l.restore()
+}
+
+// wantAll fails the test unless the topic holds every change, and the newest version of each object last.
+func (l *lossTest) wantAll() {
+	l.Helper()
+	held, last := map[string]bool{}, map[string]string{}
+	records := readTopics(l, l.brokers, topicA)
+	slices.SortStableFunc(records, func(a, b *kgo.Record) int { return int(a.Partition - b.Partition) })
+	for _, r := range records {
+		id := recordHeader(r, "id")
+		held[id], last[string(r.Key)] = true, id
+	}
+	missing := 0
+	newest := map[string]string{}
+	for _, m := range l.journal {
+		if !held[m.Change.ID()] {
+			missing++
+		}
+		newest[string(m.Change.AppendKey(nil))] = m.Change.ID()
+	}
+	if missing > 0 {
+		l.Errorf("%d of %d changes are missing", missing, len(l.journal))
+	}
+	for key, id := range newest {
+		if last[key] != id {
+			l.Errorf("the last record of %s is %s, want %s", key, last[key], id)
+		}
+	}
+	if extra := len(records) - len(l.journal); extra > len(l.journal) {
+		l.Errorf("%d records are there twice", extra)
+	}
+}
+
+// The brokers' disks are replaced by an older copy while the sink publishes, is idle, or is restarted.
+func TestAPartitionThatWentBackIsFilledAgain(t *testing.T) {
+	for _, brokers := range []int{1, 3} {
+		for _, fenced := range []bool{false, true} {
+			for _, moment := range []string{"publishing", "idle", "restart"} {
+				t.Run(fmt.Sprintf("%d brokers, fenced %v, %s", brokers, fenced, moment), func(t *testing.T) {
+					t.Parallel()
+					c := startCopiedCluster(t, brokers, 3)
+					l := &lossTest{T: t, brokers: c.brokers, fenced: fenced, names: []string{"a", "b", "c", "d", "e", "f"},
+						lanes: map[sinks.Lane]sinks.LanePosition{}, settled: map[sinks.Lane]uint64{}}
+					l.open()
+					l.append(200)
+					l.publish()
+					l.store()
+					c.takeCopy()
+					for range 5 {
+						l.append(20)
+						l.publish()
+					}
+					l.store()
+					c.restoreCopy()
+					switch moment {
+					case "publishing":
+						l.append(1)
+					case "idle":
+						for !l.sink.acks.confirmAll() && t.Context().Err() == nil {
+						}
+						var lost *sinks.LostError
+						if err := l.sink.Ping(t.Context()); !errors.As(err, &lost) {
+							t.Fatalf("a ping returns %v", err)
+						}
+						l.goBack(lost)
+					case "restart":
+						closeSink(t, l.sink)
+						l.open()
+						l.append(1)
+					}
+					l.publish()
+					l.wantAll()
+					if len(l.losses) != 1 || l.losses[0].Gone > 0 || l.losses[0].Messages < 600 {
+						t.Errorf("the losses are %+v", l.losses)
+					}
+					l.append(50)
+					l.publish()
+					l.wantAll()
+				})
+			}
+		}
+	}
+}
