@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,12 +33,17 @@ type topicChecker struct {
 	cluster *cluster.Cluster
 	log     *slog.Logger
 
-	mu     sync.Mutex
-	warned map[string]struct{} // faults that were logged
+	mu        sync.Mutex
+	warned    map[string]struct{} // faults that were logged
+	faults    map[string]string   // of topics, as of the last look
+	checkedAt time.Time           // when all topics in use were looked at last
 }
 
+// topicCheckInterval is how old a look at the settings of the topics in use may be: they may be edited at any time.
+const topicCheckInterval = time.Minute
+
 func newTopicChecker(cfg Config, f format.Format, c *cluster.Cluster, log *slog.Logger) *topicChecker {
-	return &topicChecker{config: cfg, format: f, cluster: c, log: log, warned: map[string]struct{}{}}
+	return &topicChecker{config: cfg, format: f, cluster: c, log: log, warned: map[string]struct{}{}, faults: map[string]string{}}
 }
 
 // checkTopic checks an existing topic. An error means that its changes wait.
@@ -57,15 +63,77 @@ func (c *topicChecker) checkTopic(ctx context.Context, topic string, found *clus
 	if err != nil {
 		return c.cluster.SinkError(ctx, topic, err)
 	}
-	faults := append(c.config.CreateTopics.settingFaults(found, settings), c.retentionFaults(settings)...)
-	switch {
-	case len(faults) == 0:
-		return nil
-	case c.config.CheckTopics == checkRequire:
-		return fmt.Errorf("topic %q does not have the expected settings: %s; correct the topic, or kafka.createTopics", topic, strings.Join(faults, "; "))
+	faults := strings.Join(append(c.config.CreateTopics.settingFaults(found, settings), c.retentionFaults(settings)...), "; ")
+	c.mu.Lock()
+	c.faults[topic] = faults
+	c.mu.Unlock()
+	if faults != "" && c.config.CheckTopics == checkWarn {
+		c.warnOnce("a topic does not have the expected settings", topic, faults)
 	}
-	c.warnOnce("a topic does not have the expected settings", topic, strings.Join(faults, "; "))
-	return nil
+	return c.refusal(topic)
+}
+
+// refusal returns why nothing is written to a topic, as of the last look.
+func (c *topicChecker) refusal(topic string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	faults := c.faults[topic]
+	if faults == "" || c.config.CheckTopics != checkRequire {
+		return nil
+	}
+	return fmt.Errorf("topic %q does not have the expected settings: %s; correct the topic, or kafka.createTopics", topic, faults)
+}
+
+// startRecheck reports whether a look at all topics is due, which the caller begins then, and returns those with faults.
+func (c *topicChecker) startRecheck() (faulty []string, due bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.config.CheckTopics == checkOff || time.Since(c.checkedAt) < topicCheckInterval {
+		return nil, false
+	}
+	c.checkedAt = time.Now()
+	for topic, faults := range c.faults {
+		if faults != "" {
+			faulty = append(faulty, topic)
+		}
+	}
+	return faulty, true
+}
+
+// recheck looks at topics again, and forgets those that are gone. After an error the last look counts.
+func (c *topicChecker) recheck(ctx context.Context, found map[string]*cluster.Layout) {
+	var looks sync.WaitGroup
+	for topic, layout := range found {
+		switch {
+		case layout.Err == nil && len(layout.Leads) > 0:
+			looks.Go(func() { _ = c.checkTopic(ctx, topic, layout) })
+		case errors.Is(layout.Err, kafka.UnknownTopicOrPartition):
+			c.mu.Lock()
+			delete(c.faults, topic)
+			c.mu.Unlock()
+		}
+	}
+	looks.Wait()
+}
+
+// warning returns what is wrong with the settings of topics that are written to nevertheless; "" if nothing is.
+func (c *topicChecker) warning() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var faulty []string
+	for topic, faults := range c.faults {
+		if faults != "" && c.config.CheckTopics == checkWarn {
+			faulty = append(faulty, topic)
+		}
+	}
+	if len(faulty) == 0 {
+		return ""
+	}
+	first, others := slices.Min(faulty), ""
+	if n := len(faulty) - 1; n > 0 {
+		others = fmt.Sprintf(" (%d other topics have faults, too)", n)
+	}
+	return fmt.Sprintf("topic %q%s: %s", first, others, c.faults[first])
 }
 
 // warnOnce logs what is wrong with a topic, unless the same was logged for another one: topics that were created alike have

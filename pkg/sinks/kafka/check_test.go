@@ -2,12 +2,16 @@ package kafka
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -134,5 +138,52 @@ func TestAFaultOfAllTopicsIsLoggedOnce(t *testing.T) {
 	}
 	if strings.Count(log.String(), "only the newest change of each object stays") != 1 {
 		t.Errorf("unexpected log:\n%s", log)
+	}
+}
+
+// TestATopicThatIsEditedWhileItIsUsedIsFound covers both: a condition that ends when the topic is mended, and changes that
+// wait until then.
+func TestATopicThatIsEditedWhileItIsUsedIsFound(t *testing.T) {
+	for _, check := range []string{checkWarn, checkRequire} {
+		for name, values := range map[string][2]string{"retention.ms": {"60000", "604800000"}, "cleanup.policy": {"compact", "delete"}} {
+			t.Run(check+" "+name, func(t *testing.T) {
+				_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+				s := openSink(t, Config{Brokers: brokers, Topic: topicA, CheckTopics: check})
+				lane := laneOf(t, s, pod("a", 1))
+				mustPublish(t, s, lane, pods("a", 1, 2))
+				lookUntil := func(faulty bool) {
+					t.Helper()
+					for t.Context().Err() == nil {
+						s.topics.checker.mu.Lock()
+						s.topics.checker.checkedAt = time.Time{}
+						s.topics.checker.mu.Unlock()
+						s.router.layoutsCheckedAt = time.Time{}
+						s.PendingRepartitions()
+						found := s.topics.checker.refusal(topicA) != nil
+						if check == checkWarn {
+							found = slices.ContainsFunc(s.Conditions(), func(c condition.Status) bool {
+								return c.Code == condition.SinkMayLose && strings.Contains(c.Cause, name)
+							})
+						}
+						if found == faulty {
+							return
+						}
+						time.Sleep(time.Millisecond)
+					}
+				}
+				alterTopic(t, brokers, topicA, name, values[0])
+				lookUntil(true)
+				n, err := s.Publish(t.Context(), lane, pods("a", 2, 3))
+				if want := check == checkWarn; (n == 1 && err == nil) != want {
+					t.Errorf("published %d: %v", n, err)
+				}
+				alterTopic(t, brokers, topicA, name, values[1])
+				if check == checkWarn {
+					lookUntil(false)
+				}
+				mustPublish(t, s, lane, pods("a", 2+n, 4))
+				wantVersions(t, readTopics(t, brokers, topicA), 1, 4)
+			})
+		}
 	}
 }

@@ -32,8 +32,8 @@ type Config struct {
 	CreateTopics CreateTopics `mapstructure:"createTopics"`
 	// CheckTopics compares an existing topic with createTopics, and checks for settings that lose acknowledged records or
 	// refuse large ones: warn (default) logs each fault once for all topics that have it, require keeps the changes of the
-	// topic waiting until it is corrected, off checks nothing. A topic is checked when it is first used; that needs
-	// DESCRIBE_CONFIGS.
+	// topic waiting until it is corrected, off checks nothing. A topic is checked when it is first used, and every minute
+	// then; that needs DESCRIBE_CONFIGS.
 	CheckTopics string `mapstructure:"checkTopics"`
 	// Idempotence gives every partition a producer ID and its records sequence numbers, so that brokers drop copies. Default
 	// true. false is for brokers without producer IDs: one batch at a time, and a lost answer or a crash may repeat the last

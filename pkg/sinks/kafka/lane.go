@@ -123,6 +123,11 @@ func (l *lane) useTopic(ctx context.Context) error {
 	if layout.Err == nil && len(layout.Leads) < l.count {
 		return fmt.Errorf("%s: %w", l.partition, cluster.ErrNoPartition)
 	}
+	if l.partition.topics.checker.refusal(l.partition.topic.name) != nil {
+		if err := l.partition.topics.checker.checkTopic(ctx, l.partition.topic.name, layout); err != nil {
+			return err
+		}
+	}
 	if l.window.topic = layout.ID; l.numbers.useTopic(layout.ID) {
 		l.window.dropBatches()
 	}

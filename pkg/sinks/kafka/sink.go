@@ -152,7 +152,11 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 // of topics with which changes may be lost.
 func (s *Sink) Conditions() []condition.Status {
 	all := []condition.Status{s.cluster.Throttling(), s.timestamps.status()}
-	for _, reason := range s.repairer.warnings() {
+	warnings := s.repairer.warnings()
+	if faults := s.topics.checker.warning(); faults != "" {
+		warnings = append(warnings, faults)
+	}
+	for _, reason := range warnings {
 		all = append(all, condition.NewStatus("", condition.Problem{Code: condition.SinkMayLose, Cause: reason}))
 	}
 	return all

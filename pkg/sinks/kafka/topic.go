@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -133,16 +134,20 @@ func (c *topicCatalog) findOrCreateTopic(ctx context.Context, t *topic) (*cluste
 	}.Wrap(err)
 }
 
-// checkLayouts refreshes the layouts of topics in one request. Known layouts stay in use when no broker answers, and for
-// topics with an error.
+// checkLayouts refreshes the layouts of topics in one request, and looks at their settings when that is due. Known layouts
+// stay in use when no broker answers, and for topics with an error.
 func (c *topicCatalog) checkLayouts(ctx context.Context, topics []*topic) {
 	names := make([]string, len(topics))
 	for i, t := range topics {
 		names[i] = t.name
 	}
-	found, _, err := c.cluster.DescribeTopics(ctx, names)
+	faulty, recheck := c.checker.startRecheck()
+	found, _, err := c.cluster.DescribeTopics(ctx, slices.Compact(slices.Sorted(slices.Values(append(names, faulty...)))))
 	if err != nil {
 		return
+	}
+	if recheck {
+		c.checker.recheck(ctx, found)
 	}
 	for _, t := range topics {
 		if now := found[t.name]; now != nil && now.Err == nil && len(now.Leads) > 0 && t.layout.Load() != nil {
