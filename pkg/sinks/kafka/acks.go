@@ -316,6 +316,9 @@ const (
 // compare compares what is remembered of a partition with its leader's log.
 func (a *ackLog) compare(s *cluster.Span, p *partitionAcks) (cut ackCut, v ackVerdict, err error) {
 	end := p.end()
+	if p.leaderEpoch < 0 {
+		s.EpochEnd = -1
+	}
 	switch {
 	case errors.Is(s.Err, kafka.UnknownTopicOrPartition), errors.Is(s.Err, cluster.ErrNoPartition):
 		return cut, ackIntact, nil // if the topic is created again, it has another ID
