@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -18,7 +19,8 @@ import (
 
 // losingSink reports once, at the change at, that every change after from is lost.
 type losingSink struct {
-	at, from uint64
+	at   uint64
+	lost sinks.LostError
 
 	mu           sync.Mutex
 	lossReported bool
@@ -44,7 +46,8 @@ func (f *losingSink) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Mess
 	for i, m := range batch {
 		if m.Offset == f.at && !f.lossReported || f.lossReported && !f.restored {
 			f.lossReported = true
-			return i, &sinks.LostError{From: f.from, Reason: "restored"}
+			lost := f.lost
+			return i, &lost
 		}
 		f.got = append(f.got, m.Offset)
 	}
@@ -52,13 +55,25 @@ func (f *losingSink) Publish(_ context.Context, _ sinks.Lane, batch []sinks.Mess
 }
 
 func TestLostChangesAreResent(t *testing.T) {
+	t.Run("from the journal", func(t *testing.T) {
+		testLoss(t, sinks.LostError{From: 3}, []uint64{1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 9, 10}, 0)
+	})
+	t.Run("and those of another journal are counted", func(t *testing.T) {
+		lost := sinks.LostError{From: math.MaxUint64, Lanes: map[sinks.Lane]uint64{}, Gone: 5}
+		testLoss(t, lost, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 5)
+	})
+}
+
+// testLoss delivers ten changes to a sink that loses something before the eighth.
+func testLoss(t *testing.T, lost sinks.LostError, want []uint64, missing uint64) {
 	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"a"}, KeepSettled: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	failed := func(err error) { t.Error(err) }
 	committing := startTask("journal", j.Run, failed)
-	sink := &losingSink{at: 8, from: 3}
+	lost.Reason = "restored"
+	sink := &losingSink{at: 8, lost: lost}
 	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink},
 		recoverLanes: func(_ context.Context, ready func()) error { ready(); return nil },
 		unread:       condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
@@ -81,11 +96,14 @@ func TestLostChangesAreResent(t *testing.T) {
 	r.drainUpTo(10) // begun before or after the loss, it ends the pipeline that takes over
 	<-r.deliveryTask.done
 	committing.stop()
-	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 8, 9, 10}; !slices.Equal(sink.got, want) {
+	if !slices.Equal(sink.got, want) {
 		t.Errorf("the sink got %d, want %d", sink.got, want)
 	}
 	if r.lossCount() != 1 {
 		t.Errorf("%d losses counted", r.lossCount())
+	}
+	if n, code := r.missingChanges(), r.lost.Status().Code; n != missing || (code == condition.SinkLost) != (missing > 0) {
+		t.Errorf("%d changes are missing, with the condition %q; want %d", n, code, missing)
 	}
 	if err := j.Close(); err != nil {
 		t.Error(err)

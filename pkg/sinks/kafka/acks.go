@@ -22,7 +22,7 @@ import (
 
 const (
 	// maxAckMarks bounds what is remembered of a partition. The distance of the marks grows into the past.
-	maxAckMarks = 10
+	maxAckMarks = 8
 	// ackMarkInterval is the smallest distance of two marks: what is sent again after a loss begins at a mark.
 	ackMarkInterval = time.Second
 	// newestLeadTimeout bounds the question to all brokers whether a leader is the newest one.

@@ -270,8 +270,8 @@ type copiedDisk interface {
 	restoreCopy()
 }
 
-// testWentBack publishes, replaces the disk by an older copy while the sink publishes, is idle, or is restarted, and publishes
-// on. Everything is there again then.
+// testWentBack publishes, replaces the disk by an older copy while the sink publishes, is idle, or is restarted, and goes on
+// publishing. Everything is there again then.
 func testWentBack(t *testing.T, brokers []string, disk copiedDisk, fenced bool, moment string) {
 	l := &lossTest{T: t, brokers: brokers, fenced: fenced, names: []string{"a", "b", "c", "d", "e", "f"},
 		lanes: map[sinks.Lane]sinks.LanePosition{}, settled: map[sinks.Lane]uint64{}}
@@ -353,7 +353,7 @@ func (b *copiedBroker) restoreCopy() {
 	b.whileStopped(func(dir, copied string) error { return errors.Join(os.RemoveAll(dir), os.Rename(copied, dir)) })
 }
 
-// Of three brokers, one gets the older copy of its disk. The names are those of directories, which Kafka separates by commas.
+// Of three brokers, one gets the older copy of its disk. The names are those of directories, so they have no commas.
 func TestAnApacheKafkaThatWentBackIsFilledAgain(t *testing.T) {
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
@@ -427,7 +427,7 @@ func TestALossIsFoundBehindTheRecordsOfOthers(t *testing.T) {
 	}
 }
 
-// The marks of a partition grow apart, so that little is sent again after a recent loss, and not everything after an old one.
+// The marks of a partition grow apart: little is sent again after a recent loss, and not everything after an old one.
 func TestTheMarksOfAPartitionReachFarBack(t *testing.T) {
 	p := &partitionAcks{}
 	const batches = 100_000

@@ -304,7 +304,10 @@ func (l *lane) sendUnsent(try *deliveryAttempt) error {
 func (l *lane) settleFirst() {
 	f, at := l.window.removeFirst(), l.numbers.nextSequence()
 	l.numbers.recordWritten(f, len(l.window.batches) > 0)
-	lead, _ := l.partition.topic.layout.Load().Lead(l.partition.index)
+	lead, err := l.partition.topic.layout.Load().Lead(l.partition.index)
+	if err != nil {
+		lead.Epoch = -1
+	}
 	l.acks.recordAck(ackPlace{l.partition.id(), cluster.TopicShape{ID: l.window.topic, Partitions: l.count}, lead.Epoch}, f, at)
 	l.encoder.adaptBatchSize(f)
 	l.uncounted = append(l.uncounted, f.offsets...)
