@@ -52,8 +52,8 @@ func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known))
 	}
 }
 
-// openKnown decrypts the summary of a stored object, restores the verdicts about its annotations, and returns how it was last
-// emitted. Of an object that an exporter without such verdicts has emitted, none are known.
+// openKnown decrypts the summary of a stored object, restores the verdicts about its annotations, and returns how it was
+// last emitted. Of an object that an exporter without such verdicts has emitted, none are known.
 func (s *Shaper) openKnown(resource event.Resource, r *rule, k *event.Known) emission {
 	copies, sealed := splitCopies(k.Summary)
 	summary, as := s.seal.openSummary(sealed)
