@@ -21,7 +21,7 @@ sinks:
     kafka: {brokers: ["127.0.0.1:1"], topic: "k8s.{resource}"}
   - {name: plain, kafka: {brokers: ["127.0.0.1:1"], topic: "plain.{resource}"}}
   - {name: hook, format: cloudevents, webhook: {url: "https://127.0.0.1:1/"}}
-  - {name: bucket, nats: {url: "nats://127.0.0.1:1", mode: kv, bucket: b, subject: "{group}.{resource}.{namespace}.{name}"}}
+  - {name: bucket, nats: {url: "nats://127.0.0.1:1", mode: kv, bucket: b, subject: "{cluster}.{group}.{resource}.{namespace}.{name}"}}
 journal: {dir: `+t.TempDir()+`}
 `), 0o600); err != nil {
 		t.Fatal(err)

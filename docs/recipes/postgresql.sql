@@ -1,7 +1,7 @@
 -- The existing objects, one row each, and the offsets read. Both are written in one transaction, so that no record counts twice.
 CREATE TABLE IF NOT EXISTS kubernetes_objects (
     topic  text  NOT NULL,
-    key    text  NOT NULL, -- group/resource/namespace/name; the core group is "core"
+    key    text  NOT NULL, -- cluster/group/resource/namespace/name; the core group is "core"
     object jsonb NOT NULL,
     PRIMARY KEY (topic, key)
 );

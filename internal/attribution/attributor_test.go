@@ -150,7 +150,7 @@ func TestAuthorIsEmitted(t *testing.T) {
 	p.storeRequest("ann", "create", 201, "u1", "5")
 	p.appendChange(event.Added, "u1", "5", "")
 	r := p.awaitRecord(event.Attributed, 0).Change
-	if r.ID() != "c/u1/5/attributed" || r.Attribution.Of != "c/u1/5/added" || r.Attribution.By.User != "ann" || r.Key() != "core/pods//u1" {
+	if r.ID() != "c/u1/5/attributed" || r.Attribution.Of != "c/u1/5/added" || r.Attribution.By.User != "ann" || r.Key() != "c/core/pods//u1" {
 		t.Errorf("%s %s %+v", r.ID(), r.Key(), r.Attribution)
 	}
 }
@@ -278,7 +278,7 @@ func TestSilenceIsReportedAsGap(t *testing.T) {
 	}
 	p.storeRequest("ann", "create", 201, "other", "9")
 	r := p.awaitRecord(event.AttributionGap, 0).Change
-	if r.Gap.From == "" || r.Gap.To == "" || r.Resource != pods || r.Key() != "core/pods//" {
+	if r.Gap.From == "" || r.Gap.To == "" || r.Resource != pods || r.Key() != "c/core/pods//" {
 		t.Errorf("%+v %s", r.Gap, r.Key())
 	}
 	if n := p.Stats().Unresolved[attribution.NoEvent]; n != 1 {

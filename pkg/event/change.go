@@ -350,11 +350,11 @@ func (c *Change) OriginalType() Type {
 // OmitDigest removes the digest, because the stream does not have everything that it covers.
 func (w *WatermarkInfo) OmitDigest() { w.Algorithm, w.Count, w.Digest = "", 0, "" }
 
-// Key returns the ordering key: all changes of one object share it, and no other object has it. The form is
-// "group/resource/namespace/name"; the core group is "core", and an absent namespace is empty. Watermarks and the frames of
-// partial snapshots have keys of their own, "group/resource/namespace//watermark" and "…//partial", so that a compacted
-// topic keeps the newest one beside other control records. So do replays: "…//replay", and "…/name/replayed" beside the
-// state of the object.
+// Key returns the ordering key: all changes of one object share it, and no other object of any cluster has it. The form is
+// "cluster/group/resource/namespace/name"; the core group is "core", and an absent namespace is empty. Watermarks and the
+// frames of partial snapshots have keys of their own, "cluster/group/resource/namespace//watermark" and "…//partial", so
+// that a compacted topic keeps the newest one beside other control records. So do replays: "…//replay", and
+// "…/name/replayed" beside the state of the object.
 func (c *Change) Key() string {
 	return string(c.AppendKey(nil))
 }
@@ -365,6 +365,7 @@ func (c *Change) AppendKey(b []byte) []byte {
 	if group == "" {
 		group = "core"
 	}
+	b = append(append(b, c.Cluster...), '/')
 	b = append(append(b, group...), '/')
 	b = append(append(b, c.Resource.Resource...), '/')
 	b = append(append(b, c.Namespace...), '/')

@@ -63,12 +63,12 @@ func TestGapsOfDifferentResourcesOrPositionsDiffer(t *testing.T) {
 }
 
 func TestKeyDistinguishesObjects(t *testing.T) {
-	c := Change{Resource: Resource{Resource: "pods"}, Namespace: "a", Name: "b"}
-	if got, want := c.Key(), "core/pods/a/b"; got != want {
+	c := Change{Cluster: "one", Resource: Resource{Resource: "pods"}, Namespace: "a", Name: "b"}
+	if got, want := c.Key(), "one/core/pods/a/b"; got != want {
 		t.Errorf("key %q, want %q", got, want)
 	}
-	d := Change{Resource: Resource{Group: "apps", Resource: "deployments"}, Name: "b"}
-	if got, want := d.Key(), "apps/deployments//b"; got != want {
+	d := Change{Cluster: "two", Resource: Resource{Group: "apps", Resource: "deployments"}, Name: "b"}
+	if got, want := d.Key(), "two/apps/deployments//b"; got != want {
 		t.Errorf("key %q, want %q", got, want)
 	}
 }

@@ -116,12 +116,11 @@ func (f *recordFacts) storedRecord() Stored {
 // readHeaders identifies a record by its headers if the value is a row or absent. The ID contains the version.
 func readHeaders(id string, header func(name string) string) (f recordFacts, ours bool) {
 	key := strings.Split(header(HeaderKey), "/")
-	if len(key) != 4 {
+	if len(key) != 5 || key[0] != header(HeaderCluster) {
 		return f, false
 	}
 	f = recordFacts{
-		id: id, kind: header(HeaderType), cluster: header(HeaderCluster),
-		group: key[0], resource: key[1], namespace: key[2], name: key[3],
+		id: id, kind: header(HeaderType), cluster: key[0], group: key[1], resource: key[2], namespace: key[3], name: key[4],
 	}
 	if f.group == "core" {
 		f.group = ""

@@ -338,7 +338,7 @@ func checkKeys(t *testing.T, c *event.Change) {
 	case event.Replayed:
 		last = c.Name + "/replayed"
 	}
-	if want := group + "/" + c.Resource.Resource + "/" + c.Namespace + "/" + last; c.Key() != want {
+	if want := c.Cluster + "/" + group + "/" + c.Resource.Resource + "/" + c.Namespace + "/" + last; c.Key() != want {
 		t.Errorf("key %s, want %s", c.Key(), want)
 	}
 	for _, f := range []Format{JSON, CloudEvents, CloudEventsStructured} {

@@ -101,7 +101,7 @@ func agree(e *event.Event) (string, error) {
 	if group == "" {
 		group = "core"
 	}
-	key := strings.Join([]string{group, data.Resource, data.Namespace, data.Name}, "/")
+	key := strings.Join([]string{data.Cluster, group, data.Resource, data.Namespace, data.Name}, "/")
 	sequence := ""
 	if revision, err := strconv.ParseUint(data.ResourceVersion, 10, 64); err == nil {
 		sequence = fmt.Sprintf("%020d", revision)

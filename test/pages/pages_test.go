@@ -76,7 +76,7 @@ func TestThePostgreSQLRecipeRuns(t *testing.T) {
 	w.follow("docs/recipes/postgresql.md")
 	const colour = `psql --tuples-only --command "SELECT key, object->'data'->>'colour' FROM kubernetes_objects WHERE key LIKE '%/rows'"`
 	w.await(colour, `core/configmaps/default/rows +\| green`)
-	w.await(`psql --command "SELECT object->'spec' FROM kubernetes_objects WHERE key = 'apps/deployments/default/shop'"`, `shop:7`)
+	w.await(`psql --command "SELECT object->'spec' FROM kubernetes_objects WHERE key LIKE '%/apps/deployments/default/shop'"`, `shop:7`)
 	w.run("a delete", "kubectl delete configmap rows\nkubectl delete deployment shop\n")
 	w.await(colour, `^\s*$`)
 }

@@ -67,7 +67,7 @@ func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
 			"ce_source": "/clusters/test/apps/v1/pods", "ce_type": "io.kubecdc.resource.updated", "ce_subject": "default/a",
 			"ce_time": c.ObservedAt.Format(time.RFC3339Nano), "ce_cluster": "test", "ce_group": "apps", "ce_resource": "pods",
 			"ce_kind": "Pod", "ce_uid": "uid-a", "ce_resourceversion": "7", "ce_sequence": "00000000000000000007",
-			"ce_partitionkey": "apps/pods/default/a", "ce_delta": "Updated", "ce_coalesced": "true",
+			"ce_partitionkey": "test/apps/pods/default/a", "ce_delta": "Updated", "ce_coalesced": "true",
 		},
 		format.CloudEventsStructured: {"content-type": "application/cloudevents+json"},
 	} {

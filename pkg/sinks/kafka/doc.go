@@ -78,8 +78,8 @@
 //
 // # Records
 //
-// Key: group/resource/namespace/name. Timestamp: the time of sending, by which brokers expire records; none while the broker
-// rejects ours (code 32) because the clocks differ. Value and headers by format:
+// Key: cluster/group/resource/namespace/name. Timestamp: the time of sending, by which brokers expire records; none while
+// the broker rejects ours (code 32) because the clocks differ. Value and headers by format:
 //
 //	json                     the native form; id, type, observedAt, content-type, cluster, and resource as kubectl writes
 //	                         it ("deployments.apps"); snapshot, the ID of the snapshot that the change belongs to, and

@@ -36,7 +36,7 @@ func TestATombstoneFollowsEachDelete(t *testing.T) {
 	}
 	var got []string
 	for _, r := range readTopics(t, brokers, topicA) {
-		if string(r.Key) != "core/pods/default/a" {
+		if string(r.Key) != "test/core/pods/default/a" {
 			t.Errorf("key %q", r.Key)
 		}
 		if r.Value == nil {
@@ -79,7 +79,7 @@ func TestARecordWithoutAValueHasTheChangeHeader(t *testing.T) {
 			if len(records) != 2 || records[0].Value == nil || recordHeader(records[0], "change") != "" {
 				t.Fatalf("the object is %v", records)
 			}
-			if r := records[1]; r.Value != nil || string(r.Key) != "core/pods//" || recordHeader(r, "type") != "gap" ||
+			if r := records[1]; r.Value != nil || string(r.Key) != "test/core/pods//" || recordHeader(r, "type") != "gap" ||
 				recordHeader(r, "change") != string(format.AppendFacts(nil, gap)) {
 				t.Errorf("the gap has key %q, value %q, headers %v", r.Key, r.Value, r.Headers)
 			}

@@ -65,7 +65,7 @@ type repair struct {
 
 // snapshotScope identifies the objects that a snapshot covers, in a topic.
 func snapshotScope(topic string, c *event.Change) string {
-	return topic + " " + c.Cluster + " " + c.Key()
+	return topic + " " + c.Key()
 }
 
 // repairer repairs topics at the end of snapshots. Pending repairs outlive the process with the state of the sink. A nil

@@ -163,11 +163,11 @@ func readVersion(r *protocol.Record, version string) string {
 
 // coversKey reports whether the snapshot covers the object of a key.
 func (p *repairPass) coversKey(key string) bool {
-	prefix := p.repair.snapshot.Key() // of a control record: group/resource/namespace/, or group/resource// for all namespaces
+	prefix := p.repair.snapshot.Key() // of a control record: cluster/group/resource/namespace/, or …/resource// for all namespaces
 	if p.repair.snapshot.Namespace == "" {
 		prefix = strings.TrimSuffix(prefix, "/")
 	}
-	return strings.HasPrefix(key, prefix) && strings.Count(key, "/") == 3 && !strings.HasSuffix(key, "/")
+	return strings.HasPrefix(key, prefix) && strings.Count(key, "/") == 4 && !strings.HasSuffix(key, "/")
 }
 
 // newTombstone returns the delete of an object that was not observed.
@@ -178,7 +178,7 @@ func (p *repairPass) newTombstone(key string, stale staleKey) *event.Change {
 		ObservedAt: snapshot.ObservedAt, Coalesced: true, FinalStateUnknown: true, Snapshot: &event.SnapshotInfo{ID: snapshot.Snapshot.ID},
 		Pass: snapshot.Snapshot.ID, // which found that the object is gone
 	}
-	parts := strings.Split(key, "/") // group, resource, namespace, name
+	parts := strings.Split(key, "/") // cluster, group, resource, namespace, name
 	c.Namespace, c.Name = parts[len(parts)-2], parts[len(parts)-1]
 	return c
 }

@@ -160,22 +160,22 @@ func testNeighbours(w *repairTest) {
 	var want []string
 	for i := range 12 { // in all partitions
 		w.publishChanges(s, pod("ghost"+itoa(i), 10+i))
-		want = append(want, "core/pods/default/here"+itoa(i))
+		want = append(want, "test/core/pods/default/here"+itoa(i))
 		w.publishChanges(s, pod("here"+itoa(i), 30+i))
 	}
 	node := changed(pod("n1", 50), func(c *event.Change) {
 		c.Namespace, c.Resource = "", event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}
 	})
-	theirs := changed(pod("theirs", 51), func(c *event.Change) { c.Cluster = "prod" })
+	theirs := changed(pod("gone", 51), func(c *event.Change) { c.Cluster = "prod" })
 	prefixed := changed(pod("prefixed", 52), func(c *event.Change) { c.Resource.Resource = "podset" })
 	later := pod("later", 2000)
 	gone := changed(pod("gone", 53), func(c *event.Change) { c.Type, c.After = event.Deleted, nil })
 	w.publishChanges(s, node, theirs, prefixed, later, pod("gone", 52), gone)
 	w.publishChanges(s, changed(pod("ghost-of-the-future", 54), func(c *event.Change) { c.ObservedAt = baseTime.Add(24 * time.Hour) }))
-	w.writeForeignRecord("core/pods/default/foreign")
-	w.writeForeignRecord("core/pods/default/ghost1") // written by another producer now
-	want = append(want, "core/nodes//n1", "core/pods/default/theirs", "core/podset/default/prefixed", "core/pods/default/later",
-		"core/pods/default/foreign", "core/pods/default/ghost1", "core/pods/default/new", "core/pods/default/newer", "core/pods/default/entered")
+	w.writeForeignRecord("test/core/pods/default/foreign")
+	w.writeForeignRecord("test/core/pods/default/ghost1") // written by another producer now
+	want = append(want, "test/core/nodes//n1", "prod/core/pods/default/gone", "test/core/podset/default/prefixed", "test/core/pods/default/later",
+		"test/core/pods/default/foreign", "test/core/pods/default/ghost1", "test/core/pods/default/new", "test/core/pods/default/newer", "test/core/pods/default/entered")
 
 	s = w.open(slog.New(slog.DiscardHandler), &storedState{}) // its journal was lost
 	var here []*event.Change
@@ -190,7 +190,7 @@ func testNeighbours(w *repairTest) {
 	slices.Sort(want)
 	w.wantKeys(want...)
 	for _, r := range readTopics(w.T, w.cfg.Brokers, w.cfg.Topic) {
-		if string(r.Key) == "core/pods/default/ghost5" && r.Value == nil {
+		if string(r.Key) == "test/core/pods/default/ghost5" && r.Value == nil {
 			if id := recordHeader(r, "id"); id != "test/uid-ghost5/15/deleted/7" || !strings.Contains(recordHeader(r, "change"), `"finalStateUnknown":true`) {
 				w.Errorf("the tombstone of %s is %s: %s", r.Key, id, recordHeader(r, "change"))
 			}
@@ -223,7 +223,7 @@ func testNamespaces(w *repairTest) {
 	s = w.open(slog.New(slog.DiscardHandler), &storedState{})
 	w.snapshot(s, "7", "shop", 10, in("shop", pod("here", 3)))
 	w.waitUntilRepaired(s)
-	w.wantKeys("core/pods/shop/here", "core/pods/shopping/other")
+	w.wantKeys("test/core/pods/shop/here", "test/core/pods/shopping/other")
 }
 
 func testNotBefore(w *repairTest) {
@@ -234,9 +234,9 @@ func testNotBefore(w *repairTest) {
 	s.ObserveSettled(w.at - 1) // the lane of "slow" is behind
 	w.publishChanges(s, changed(pod("slow", 1), func(c *event.Change) { c.Type, c.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: "7"} }))
 	w.waitUntilRepaired(s)
-	w.wantKeys("core/pods/default/slow")
+	w.wantKeys("test/core/pods/default/slow")
 	for _, r := range readTopics(w.T, w.cfg.Brokers, w.cfg.Topic) {
-		if string(r.Key) == "core/pods/default/slow" && r.Value == nil {
+		if string(r.Key) == "test/core/pods/default/slow" && r.Value == nil {
 			w.Error("an object that exists had a tombstone")
 		}
 	}
@@ -281,10 +281,10 @@ func testCrash(w *repairTest) {
 			w.waitUntilRepaired(s)
 		}
 	}
-	w.wantKeys("core/pods/default/here", "core/pods/default/live")
+	w.wantKeys("test/core/pods/default/here", "test/core/pods/default/live")
 	var live []string
 	for _, r := range readTopics(w.T, w.cfg.Brokers, w.cfg.Topic) {
-		if string(r.Key) == "core/pods/default/live" {
+		if string(r.Key) == "test/core/pods/default/live" {
 			live = append(live, recordHeader(r, "id"))
 		}
 	}
@@ -341,7 +341,7 @@ func testNoRead(w *repairTest) {
 		return err
 	})
 	w.waitUntilRepaired(s)
-	w.wantKeys("core/pods/default/here")
+	w.wantKeys("test/core/pods/default/here")
 	if c := s.repairer.warnings(); len(c) != 0 {
 		w.Errorf("still reported: %v", c)
 	}
@@ -367,7 +367,7 @@ func testMadeAgain(w *repairTest) {
 	w.waitUntilRepaired(s)
 	rows := w.rows()
 	for i := range objects {
-		if r := rows["core/pods/default/"+name(i)]; r == nil || recordHeader(r, "id") != changed(pod(name(i), 1001+i), func(c *event.Change) { c.Type = event.Added }).ID() {
+		if r := rows["test/core/pods/default/"+name(i)]; r == nil || recordHeader(r, "id") != changed(pod(name(i), 1001+i), func(c *event.Change) { c.Type = event.Added }).ID() {
 			w.Fatalf("%s is %v", name(i), r)
 		}
 	}
@@ -382,7 +382,7 @@ func testManyGhosts(w *repairTest) {
 	s.repairer.maxKeys = 5
 	w.snapshot(s, "7", "", 1000, pod("here", 50))
 	w.waitUntilRepaired(s)
-	w.wantKeys("core/pods/default/here")
+	w.wantKeys("test/core/pods/default/here")
 }
 
 func testFenced(w *repairTest) {
@@ -407,7 +407,7 @@ func testFenced(w *repairTest) {
 	w.publishChanges(old, pod("here", 1001))
 	w.waitUntilRepaired(old)
 	w.publishChanges(old, pod("ghost3", 1002)) // behind its tombstone
-	w.wantKeys("core/pods/default/ghost3", "core/pods/default/here")
+	w.wantKeys("test/core/pods/default/ghost3", "test/core/pods/default/here")
 
 	s = next(topicLanes(w.cfg.Topic, 3)...)
 	w.publishChanges(s, pod("here", 1003))

@@ -53,7 +53,7 @@ func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
 			"ce-subject": first.Namespace + "/" + first.Name, "ce-time": first.ObservedAt.Format(time.RFC3339Nano),
 			"ce-cluster": "50%25%20%22north%22%20%E2%82%AC", "ce-group": "core", "ce-resource": "pods", "ce-kind": "Pod",
 			"ce-uid": first.UID, "ce-resourceversion": first.ResourceVersion, "ce-sequence": "0000000000000000000" + first.ResourceVersion,
-			"ce-partitionkey": first.Key(), "ce-coalesced": "true",
+			"ce-partitionkey": "50%25%20%22north%22%20%E2%82%AC/core/pods/shop/" + first.Name, "ce-coalesced": "true",
 		},
 		format.CloudEventsStructured: {headerContentType: "application/cloudevents+json"},
 	} {

@@ -198,7 +198,7 @@ func (c Config) fenceSubject(claim sinks.Claim) string {
 const watermarkPrefix = "kubecdc.watermark."
 
 // appendWatermarkSubject appends the subject of a watermark in a bucket: one key for each scope of each cluster. The key has
-// three tokens, and keys of objects have four and more, see checkDistinctSubjects.
+// three tokens, and keys of objects have five and more, see checkDistinctSubjects.
 func (c Config) appendWatermarkSubject(dst []byte, w *event.Change) []byte {
 	dst = append(append(append(append(dst, bucketSubject...), c.Bucket...), '.'), watermarkPrefix...)
 	dst = append(AppendToken(dst, cmp.Or(w.Cluster, sinks.EmptyValue)), '/')

@@ -12,7 +12,7 @@ func validConfig() Config {
 }
 
 func validBucketConfig() Config {
-	return Config{URL: "nats://127.0.0.1:4222", Mode: modeKV, Bucket: "objects", Subject: "{group}.{resource}.{namespace}.{name}"}
+	return Config{URL: "nats://127.0.0.1:4222", Mode: modeKV, Bucket: "objects", Subject: "{cluster}.{group}.{resource}.{namespace}.{name}"}
 }
 
 func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
@@ -37,11 +37,15 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 		"bucket with a dot":   {func(c *Config) { *c = validBucketConfig(); c.Bucket = "a.b" }, `nats.bucket: "a.b" has '.' at position 2; a bucket's name has letters, digits, _ and - only`},
 		"kv that ages": {func(c *Config) { *c = validBucketConfig(); c.Create.MaxAge = time.Hour },
 			`nats.create.maxAge: objects that do not change would disappear from the bucket; leave it out in mode kv`},
-		"key with a colon": {func(c *Config) { *c = validBucketConfig(); c.Subject = "k:{group}.{resource}.{namespace}.{name}" },
-			`nats.subject: "k:{group}.{resource}.{namespace}.{name}" has ':', which a key cannot have; legal are letters, digits and the signs -/_=. only`},
-		"shared key": {func(c *Config) { *c = validBucketConfig(); c.Subject = "{group}.{resource}.{name}" },
-			`nats.subject: "{group}.{resource}.{name}" does not give each object a subject of its own, which mode kv needs; write {namespace} between dots`},
-		"lanes":                 {func(c *Config) { c.Lanes = -1 }, `nats.lanes: -1 is not between 1 and 65536`},
+		"key with a colon": {func(c *Config) {
+			*c = validBucketConfig()
+			c.Subject = "k:{cluster}.{group}.{resource}.{namespace}.{name}"
+		},
+			`nats.subject: "k:{cluster}.{group}.{resource}.{namespace}.{name}" has ':', which a key cannot have; legal are letters, digits and the signs -/_=. only`},
+		"shared key": {func(c *Config) { *c = validBucketConfig(); c.Subject = "{cluster}.{group}.{resource}.{name}" },
+			`nats.subject: "{cluster}.{group}.{resource}.{name}" does not give each object a subject of its own, which mode kv needs; write {namespace} between dots`},
+		"key without the cluster": {func(c *Config) { *c = validBucketConfig(); c.Subject = "{group}.{resource}.{namespace}.{name}" },
+			`nats.subject: "{group}.{resource}.{namespace}.{name}" does not give each object a subject of its own, which mode kv needs; write {cluster} between dots`},
 		"timeout":               {func(c *Config) { c.AckTimeout = -time.Second }, `nats.ackTimeout: too short: found -1s, expected at least 100ms`},
 		"bytes":                 {func(c *Config) { c.MaxInFlightBytes = -1 }, `nats.maxInFlightBytes: -1 is not positive`},
 		"inbox":                 {func(c *Config) { c.InboxPrefix = "a.>" }, `nats.inboxPrefix: "a.>" has a blank, a wildcard or a character that is not ASCII: ">"`},

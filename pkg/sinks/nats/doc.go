@@ -38,7 +38,8 @@
 //	Kubecdc-Type               type of the change: added, updated, deleted, snapshot, …
 //	Kubecdc-Cluster            cluster name
 //	Kubecdc-Resource           resource as kubectl writes it: pods, deployments.apps
-//	Kubecdc-Key                key of the object: group/resource/namespace/name; group/resource// on control records
+//	Kubecdc-Key                key of the object: cluster/group/resource/namespace/name; cluster/group/resource// on control
+//	                           records
 //	Kubecdc-Resource-Version   resourceVersion of the object
 //	Kubecdc-Snapshot           ID of the snapshot that the change belongs to; absent outside a snapshot
 //

@@ -527,7 +527,7 @@ func TestAnElectionIsRefusedWithAStreamThatTakesNoBatches(t *testing.T) {
 func TestABucketIsFencedAndItsTailIsRead(t *testing.T) {
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
-	cfg.Mode, cfg.Stream, cfg.Bucket, cfg.Subject = modeKV, "", "k8s", "{group}.{resource}.{namespace}.{name}"
+	cfg.Mode, cfg.Stream, cfg.Bucket, cfg.Subject = modeKV, "", "k8s", "{cluster}.{group}.{resource}.{namespace}.{name}"
 	older := startFencedPublisher(t, cfg, "one")
 	mustPublish(t, older.sink, newPod("a", 1), newPod("b", 2), newPod("a", 3))
 	gone := newPod("b", 4)

@@ -124,7 +124,7 @@ func TestAMessageCarriesTheDocumentedHeaders(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"Kubecdc-Id": "c/uid-web.eu/7/updated", "Nats-Expected-Stream": "K8S", "Nats-Expected-Last-Sequence": "0", "Content-Type": "application/json", "Kubecdc-Type": "updated",
-		"Kubecdc-Cluster": "c", "Kubecdc-Resource": "pods", "Kubecdc-Key": "core/pods/shop/web.eu", "Kubecdc-Resource-Version": "7",
+		"Kubecdc-Cluster": "c", "Kubecdc-Resource": "pods", "Kubecdc-Key": "c/core/pods/shop/web.eu", "Kubecdc-Resource-Version": "7",
 	} {
 		if got := m.Header.Get(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)

@@ -21,7 +21,7 @@ import (
 )
 
 func bucketConfig(url string) Config {
-	return Config{URL: url, Mode: modeKV, Bucket: "objects", Subject: "{group}.{resource}.{namespace}.{name}", AckTimeout: testTimeout,
+	return Config{URL: url, Mode: modeKV, Bucket: "objects", Subject: "{cluster}.{group}.{resource}.{namespace}.{name}", AckTimeout: testTimeout,
 		Create: Create{Enabled: true}}
 }
 
@@ -66,14 +66,14 @@ func TestABucketHoldsTheCurrentState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	entry, err := kv.Get(t.Context(), "core.pods.shop.web=2Eeu")
+	entry, err := kv.Get(t.Context(), "c.core.pods.shop.web=2Eeu")
 	if err != nil || string(entry.Value()) != string(format.JSON.AppendValue(nil, newPod("web.eu", 2))) {
 		t.Errorf("the bucket holds %v, %v", entry, err)
 	}
-	if _, err := kv.Get(t.Context(), "core.pods.shop.old"); !errors.Is(err, jetstream.ErrKeyNotFound) {
+	if _, err := kv.Get(t.Context(), "c.core.pods.shop.old"); !errors.Is(err, jetstream.ErrKeyNotFound) {
 		t.Errorf("the key of a deleted object: %v", err)
 	}
-	history, err := kv.History(t.Context(), "core.pods.shop.old")
+	history, err := kv.History(t.Context(), "c.core.pods.shop.old")
 	if err != nil || len(history) != 1 || history[0].Operation() != jetstream.KeyValuePurge {
 		t.Errorf("the deleted object left %v, %v", history, err)
 	}
@@ -81,7 +81,7 @@ func TestABucketHoldsTheCurrentState(t *testing.T) {
 		t.Errorf("%d control records omitted, want 1", got)
 	}
 	keys, err := kv.Keys(t.Context())
-	if err != nil || !slices.Equal(keys, []string{"core.pods.shop.web=2Eeu"}) {
+	if err != nil || !slices.Equal(keys, []string{"c.core.pods.shop.web=2Eeu"}) {
 		t.Errorf("keys %q, %v", keys, err)
 	}
 }
@@ -118,7 +118,7 @@ func TestABucketHoldsTheNewestWatermarkOfEachScope(t *testing.T) {
 			t.Fatal(err)
 		}
 		keys, err := kv.Keys(t.Context())
-		want := []string{"core.pods.shop.web", "kubecdc.watermark.a=2Eb/apps/deployments", "kubecdc.watermark.a=2Eb/apps/deployments/shop"}
+		want := []string{"c.core.pods.shop.web", "kubecdc.watermark.a=2Eb/apps/deployments", "kubecdc.watermark.a=2Eb/apps/deployments/shop"}
 		slices.Sort(keys)
 		if err != nil || !slices.Equal(keys, want) {
 			t.Fatalf("%v: keys %q, %v", f, keys, err)
@@ -168,15 +168,15 @@ func TestABucketWithAnotherWriterHoldsTheNewestValueAndReportsThatWriter(t *test
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kv.Put(t.Context(), "core.pods.shop.web", []byte("mine")); err != nil {
+	if _, err := kv.Put(t.Context(), "c.core.pods.shop.web", []byte("mine")); err != nil {
 		t.Fatal(err)
 	}
 	mustPublish(t, s, newPod("web", 4))
-	entry, err := kv.Get(t.Context(), "core.pods.shop.web")
+	entry, err := kv.Get(t.Context(), "c.core.pods.shop.web")
 	if err != nil || string(entry.Value()) != string(format.JSON.AppendValue(nil, newPod("web", 4))) {
 		t.Errorf("the bucket holds %v, %v", entry, err)
 	}
-	want := `another writer publishes to stream "KV_objects", for example to "$KV.objects.core.pods.shop.web"`
+	want := `another writer publishes to stream "KV_objects", for example to "$KV.objects.c.core.pods.shop.web"`
 	if all := strings.Join(warningsOf(s), "\n"); !strings.Contains(all, want) {
 		t.Errorf("reported: %q", all)
 	}

@@ -45,18 +45,22 @@ func TestABucketIsRepairedAtTheEndOfASnapshot(t *testing.T) {
 	s := openSink(t, cfg, discardLog)
 	node := newPod("n1", 1)
 	node.Resource = event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"}
-	mustPublish(t, s, newPod("here", 1), newPod("ghost", 1), inNamespace(newPod("other", 1), "bank"), node)
+	theirs, gone := newPod("ghost", 1), newPod("left", 2) // two clusters share the bucket
+	theirs.Cluster, gone.Type, gone.After = "d", event.Deleted, nil
+	left := newPod("left", 1)
+	left.Cluster = "d"
+	mustPublish(t, s, newPod("here", 1), newPod("ghost", 1), inNamespace(newPod("other", 1), "bank"), node, theirs, left, newPod("left", 1), gone)
 
 	after := openSink(t, cfg, discardLog) // with a new journal
 	here := newPod("here", 1)
 	here.Type, here.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: "7"}
 	mustPublish(t, after, snapshotRecord(event.SnapshotBegin, "7", "shop"), here, newPod("new", 2), snapshotRecord(event.SnapshotEnd, "7", "shop"), newPod("newer", 3))
-	if got, want := bucketKeys(t, server.URL()), "core.nodes.shop.n1 core.pods.bank.other core.pods.shop.here core.pods.shop.new core.pods.shop.newer"; got != want {
+	if got, want := bucketKeys(t, server.URL()), "c.core.nodes.shop.n1 c.core.pods.bank.other c.core.pods.shop.here c.core.pods.shop.new c.core.pods.shop.newer d.core.pods.shop.ghost d.core.pods.shop.left"; got != want {
 		t.Errorf("the bucket has %s\nwant %s", got, want)
 	}
 	mustPublish(t, after, snapshotRecord(event.SnapshotBegin, "8", ""), newPod("here", 4), snapshotRecord(event.SnapshotEnd, "8", ""))
 	mustPublish(t, after, newPod("last", 5))
-	if got, want := bucketKeys(t, server.URL()), "core.nodes.shop.n1 core.pods.shop.here core.pods.shop.last"; got != want {
+	if got, want := bucketKeys(t, server.URL()), "c.core.nodes.shop.n1 c.core.pods.shop.here c.core.pods.shop.last d.core.pods.shop.ghost d.core.pods.shop.left"; got != want {
 		t.Errorf("the bucket has %s\nwant %s", got, want)
 	}
 	if !after.features.takesBatches() {
@@ -68,7 +72,7 @@ func TestABucketIsNotRepairedUnlessAskedFor(t *testing.T) {
 	server := startServer(t, "")
 	s := openSink(t, bucketConfig(server.URL()), discardLog)
 	mustPublish(t, s, newPod("ghost", 1), snapshotRecord(event.SnapshotBegin, "7", ""), newPod("here", 1), snapshotRecord(event.SnapshotEnd, "7", ""))
-	if got, want := bucketKeys(t, server.URL()), "core.pods.shop.ghost core.pods.shop.here"; got != want {
+	if got, want := bucketKeys(t, server.URL()), "c.core.pods.shop.ghost c.core.pods.shop.here"; got != want {
 		t.Errorf("the bucket has %s, want %s", got, want)
 	}
 }
@@ -93,7 +97,7 @@ func TestABucketRecreatedDuringASnapshotIsNotRepaired(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustPublish(t, s, newPod("a", 2), newPod("b", 2), snapshotRecord(event.SnapshotEnd, "7", ""))
-	if got, want := bucketKeys(t, server.URL()), "core.pods.shop.a core.pods.shop.b"; got != want {
+	if got, want := bucketKeys(t, server.URL()), "c.core.pods.shop.a c.core.pods.shop.b"; got != want {
 		t.Errorf("the bucket has %q, want %s", got, want)
 	}
 }
@@ -105,7 +109,7 @@ func TestASnapshotThatBeganBeforeTheProcessRepairsNothing(t *testing.T) {
 	var lines logs.Buffer
 	s := openSink(t, cfg, lines.Logger())
 	mustPublish(t, s, newPod("ghost", 1), snapshotRecord(event.SnapshotEnd, "7", ""))
-	if got := bucketKeys(t, server.URL()); got != "core.pods.shop.ghost" || !strings.Contains(lines.String(), "bucket not repaired") {
+	if got := bucketKeys(t, server.URL()); got != "c.core.pods.shop.ghost" || !strings.Contains(lines.String(), "bucket not repaired") {
 		t.Errorf("the bucket has %s; the log is\n%s", got, lines.String())
 	}
 }

@@ -97,7 +97,8 @@ func parseLane(lane sinks.Lane) (index, of uint64, known bool) {
 
 // objectHash returns [sinks.KeyHash] of the object of a message.
 func objectHash(e event.EmittedRecord) uint64 {
-	c := event.Change{Type: e.Type, Resource: e.Resource, Name: e.Key}
+	cluster, _, _ := strings.Cut(e.ID, "/")
+	c := event.Change{Type: e.Type, Cluster: cluster, Resource: e.Resource, Name: e.Key}
 	if namespace, name, namespaced := strings.Cut(e.Key, "/"); namespaced {
 		c.Namespace, c.Name = namespace, name
 	}

@@ -115,10 +115,11 @@ func (c Config) validateSubject() error {
 	return nil
 }
 
-// checkDistinctSubjects checks that no two objects can share a subject. user names the setting that requires it.
+// checkDistinctSubjects checks that no two objects, of any clusters, can share a subject. user names the setting that
+// requires it.
 func checkDistinctSubjects(template, user string) error {
 	tokens := strings.Split(template, ".")
-	for _, need := range [][]string{{"{group}"}, {"{resource}", "{kind}"}, {"{namespace}"}, {"{name}"}} {
+	for _, need := range [][]string{{"{cluster}"}, {"{group}"}, {"{resource}", "{kind}"}, {"{namespace}"}, {"{name}"}} {
 		if !slices.ContainsFunc(need, func(placeholder string) bool { return slices.Contains(tokens, placeholder) }) {
 			return fmt.Errorf("%q does not give each object a subject of its own, which %s needs; write %s between dots",
 				template, user, strings.Join(need, " or "))

@@ -311,8 +311,8 @@ func (v *streamVerifier) perSubjectLimitWarning(config jetstream.StreamConfig) s
 			config.Name, config.MaxMsgsPerSubject)
 	case shared:
 		return fmt.Sprintf("stream %q keeps %d messages for each subject (max_msgs_per_subject), and several objects share one: "+
-			"the newest of an object may be dropped for another one; write {group}, {resource}, {namespace} and {name} into the "+
-			"subject, or lift the limit", config.Name, config.MaxMsgsPerSubject)
+			"the newest of an object may be dropped for another one; write {cluster}, {group}, {resource}, {namespace} and {name} into "+
+			"the subject, or lift the limit", config.Name, config.MaxMsgsPerSubject)
 	}
 	return ""
 }

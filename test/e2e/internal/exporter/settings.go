@@ -124,7 +124,7 @@ func (s Settings) sinks() []mapping {
 	all := []mapping{{"name": "kafka", "kafka": toKafka}, {"name": "nats", "nats": toNATS}}
 	if s.Bucket != "" {
 		all = append(all, mapping{"name": "kv", "nats": mapping{
-			"url": s.NATSURL, "mode": "kv", "bucket": s.Bucket, "subject": "{group}.{resource}.{namespace}.{name}",
+			"url": s.NATSURL, "mode": "kv", "bucket": s.Bucket, "subject": "{cluster}.{group}.{resource}.{namespace}.{name}",
 			"create": mapping{"enabled": true}, "headers": true,
 		}})
 	}

@@ -119,7 +119,7 @@ func (h *History) Judge(records []bus.Record, rules Rules) []string {
 	}
 	for _, r := range records {
 		wrong = append(wrong, describes(r)...)
-		if want := key(r.Object); !rules.Keyless && r.Key != want && r.Type != watermark {
+		if want := r.Cluster + "/" + key(r.Object); !rules.Keyless && r.Key != want && r.Type != watermark {
 			wrong = append(wrong, fmt.Sprintf("%v: record %s: key %q, want %q", r.Object, r.ID, r.Key, want))
 		}
 	}

@@ -15,7 +15,7 @@ var web = bus.Object{Resource: "configmaps", Namespace: "shop", Name: "web"}
 
 // record returns a consistent record.
 func record(kind string, revision int64) bus.Record {
-	r := bus.Record{Object: web, Type: kind, Cluster: "c", UID: "u", Revision: revision, Key: "core/configmaps/shop/web"}
+	r := bus.Record{Object: web, Type: kind, Cluster: "c", UID: "u", Revision: revision, Key: "c/core/configmaps/shop/web"}
 	return with(r, func(*bus.Record) {})
 }
 
@@ -34,7 +34,7 @@ func with(r bus.Record, change func(*bus.Record)) bus.Record {
 }
 
 func gapRecord(from, to int64) bus.Record {
-	r := bus.Record{Object: bus.Object{Resource: "configmaps"}, Type: gap, Cluster: "c", Revision: to, Key: "core/configmaps//"}
+	r := bus.Record{Object: bus.Object{Resource: "configmaps"}, Type: gap, Cluster: "c", Revision: to, Key: "c/core/configmaps//"}
 	r.ID = fmt.Sprintf("c/configmaps@%d/%d/gap", from, to)
 	r.Gap = &bus.Gap{From: strconv.FormatInt(from, 10), To: strconv.FormatInt(to, 10), Reason: "history expired"}
 	return r
@@ -115,7 +115,7 @@ func TestGapCoversOnlyItsRange(t *testing.T) {
 // framed is a snapshot of the records, begin and end around them.
 func framed(records ...bus.Record) []bus.Record {
 	first := bus.Record{Object: bus.Object{Resource: "configmaps"}, Type: begin, Cluster: "c", ID: "c/configmaps@s//snapshot.begin",
-		Key: "core/configmaps//", Snapshot: &bus.Snapshot{ID: "s"}}
+		Key: "c/core/configmaps//", Snapshot: &bus.Snapshot{ID: "s"}}
 	last, info := first, bus.Snapshot{ID: "s", Position: "20", Count: len(records)}
 	var digest event.Digest
 	for i, r := range records {
