@@ -13,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/internal/telemetry"
 	"github.com/kubecdc/kubecdc/pkg/source"
@@ -163,6 +164,11 @@ func (a *app) activeConfig() *config.Config { return a.terms.current.Load().cfg 
 // uses cfg. Only the task of the reloader calls it.
 func (a *app) applyConfig(ctx context.Context, cfg *config.Config, accepted func()) error {
 	before := a.activeConfig()
+	if before.Journal.Dir == cfg.Journal.Dir { // a restart would not help
+		if err := a.terms.current.Load().journal.CheckClusterName(cfg.Cluster.Name); errors.As(err, new(*journal.RenamedError)) {
+			return refuseRenamed(cfg, err)
+		}
+	}
 	if keys := changedFixedKeys(before, cfg); len(keys) > 0 {
 		return fmt.Errorf("%s cannot change while the exporter runs: restart it", strings.Join(keys, ", "))
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -61,7 +62,7 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 		o.SyncInterval = 200 * time.Millisecond
 	}
 	if m.journal, err = journal.Open(o); err != nil {
-		return nil, err
+		return nil, refuseRenamed(cfg, err)
 	}
 	if recovery, pending := m.journal.PendingRecovery(); pending {
 		m.recovered = recovery.Reason // kept, because a takeover of the replicated state ends what is pending
@@ -75,6 +76,25 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 		return nil, errors.Join(err, m.close())
 	}
 	return m, nil
+}
+
+// refuseRenamed returns the refusal of a configuration with another name of the cluster than the journal is bound to, and
+// err otherwise.
+func refuseRenamed(cfg *config.Config, err error) error {
+	var renamed *journal.RenamedError
+	if !errors.As(err, &renamed) {
+		return err
+	}
+	name := strconv.Quote(renamed.Bound)
+	if renamed.Bound == "" {
+		name = "no name (the UID of the cluster)"
+	}
+	return cfg.Refuse("cluster.name", config.Problem{
+		Message: "the journal in " + renamed.Dir + " was filled under another name, with which the keys and IDs of all records begin",
+		Found:   strconv.Quote(renamed.Name),
+		Expected: name + "; or, for another name, another journal.dir and state.name: everything is sent again under the new name, " +
+			"and what was sent under the old one stays in the destinations",
+	})
 }
 
 // journalDeclaration returns what a configuration requires of the journal.

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,11 +27,12 @@ var badEdits = map[string][2]string{ // what is added or replaced, and the reaso
 	"another journal":       {"\n#journal", "journal.dir"},
 	"another address":       {"\n#admin", "admin.listen"},
 	"another cluster":       {"\n#cluster", "cluster cannot change"},
+	"another name":          {"\n#name", "cluster.name: the journal in"},
 	"another form of lines": {"\nlog: {format: json}", "log.format"},
 	"empty":                 {"", "empty"},
 }
 
-// TestInvalidReloadsAreRefusedWithoutEffect gives a running exporter ten bad files. Each is named on /readyz and in the log;
+// TestInvalidReloadsAreRefusedWithoutEffect gives a running exporter bad files. Each is named on /readyz and in the log;
 // the exporter stays ready as it was, under the configuration that it had. The good file after them is accepted, and pending
 // while no API server answers.
 func TestInvalidReloadsAreRefusedWithoutEffect(t *testing.T) {
@@ -42,6 +44,7 @@ sinks: [{name: a, stdout: {path: %[1]s/a.jsonl}}]
 journal: {dir: %[1]s/data}
 admin: {listen: "127.0.0.1:0"}
 `, dir)
+	renamed := strings.Replace(good, "/kubeconfig}", "/kubeconfig, name: other}", 1)
 	put := func(name, text string) {
 		t.Helper()
 		fresh := filepath.Join(dir, name+".new")
@@ -76,7 +79,9 @@ admin: {listen: "127.0.0.1:0"}
 		case "another address":
 			text = strings.Replace(good, "127.0.0.1:0", "127.0.0.1:1", 1)
 		case "another cluster":
-			text = strings.Replace(good, "/kubeconfig}", "/kubeconfig, name: other}", 1)
+			text = strings.Replace(good, "/kubeconfig}", "/kubeconfig, context: c}", 1)
+		case "another name":
+			text = renamed
 		}
 		put("config.yaml", text)
 		reason := waitForText(t, page+"/readyz", name, regexp.MustCompile(`\[!\]configuration .*`+regexp.QuoteMeta(w[1])))
@@ -98,6 +103,14 @@ admin: {listen: "127.0.0.1:0"}
 	}
 	if log := lines.String(); strings.Count(log, "level=ERROR") < len(badEdits)-1 { // equal reasons are one line
 		t.Errorf("the log names fewer than the refused files:\n%s", log)
+	}
+	put("config.yaml", renamed)
+	if cfg, err = config.Load(filepath.Join(dir, "config.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Run(t.Context(), cfg, "dev", lines); !errors.As(err, new(*config.Error)) || !strings.Contains(err.Error(), `config.yaml:2: cluster.name: the journal in`) ||
+		!strings.Contains(err.Error(), `found "other", expected no name`) {
+		t.Errorf("a start under another name: %v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || slices.ContainsFunc(left, func(f string) bool { return strings.HasSuffix(f, "other") }) {
 		t.Errorf("a refused file left something behind: %v (%v)", left, err)

@@ -75,7 +75,7 @@ func newReplica(s *shared, cfg *config.Config, j *journal.Journal) (*replica, er
 
 // newStateWriter completes the options of a state writer that keeps the state in bus.
 func newStateWriter(cfg *config.Config, bus *configuredSink, options state.Options) (*state.Writer, error) {
-	options.Group, options.Lease = cfg.State.Name, cfg.Election.Lease
+	options.Group, options.Lease, options.ClusterName = cfg.State.Name, cfg.Election.Lease, cfg.Cluster.Name
 	return state.New(options, func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
 		opener, ok := bus.sink.(sinks.StateOpener)
 		if !ok {

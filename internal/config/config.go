@@ -61,13 +61,18 @@ func (c Config) String() string {
 	return fmt.Sprintf("configuration with %d rules and %d sinks", len(c.Resources), len(c.Sinks))
 }
 
+// Refuse returns the error of a valid configuration that contradicts what is stored.
+func (c *Config) Refuse(path string, p Problem) *Error {
+	return &Error{Problems: []Problem{locateProblem(c.File, path, p)}}
+}
+
 // LogValue keeps the values out of logs, like String.
 func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
 // Cluster configures the connection to the API server.
 type Cluster struct {
-	// Name of the cluster in every change and its ID. Empty: the UID of the kube-system namespace. It must never change
-	// for a journal that is in use, and must not contain "/".
+	// Name of the cluster in every change, its ID and its key. Empty: the UID of the kube-system namespace. The first start
+	// binds journal and state to it, and an edited name is refused. It must not contain "/".
 	Name string `mapstructure:"name"`
 	// Path of a kubeconfig file. Empty: $KUBECONFIG, else ~/.kube/config, else, inside a Pod, its service account.
 	Kubeconfig string `mapstructure:"kubeconfig"`

@@ -67,6 +67,18 @@ func parseConfig(file string, content []byte, checks ...func(*reporter, *Config)
 	return &cfg, nil
 }
 
+// locateProblem adds to a problem where it is in a file.
+func locateProblem(file, path string, p Problem) Problem {
+	rep := newReporter(file)
+	if content, err := readLimited(file, maxFileBytes); err == nil {
+		if root, problem := parseDocument(content); problem == nil {
+			again := Default()
+			(&decoder{reporter: rep}).decodeValue(root, reflect.ValueOf(&again).Elem(), "") // for the lines
+		}
+	}
+	return rep.withLocation(path, p)
+}
+
 // parseDocument returns the root of the only YAML document in content, which is a mapping.
 func parseDocument(content []byte) (*yaml.Node, *Problem) {
 	if problem := encodingProblem(content); problem != nil {

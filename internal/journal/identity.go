@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -32,6 +33,42 @@ func (i *Identity) Cluster() (string, error) { return i.store.loadText("cluster"
 // SetCluster stores the identity of the cluster. Durable when it returns nil.
 func (i *Identity) SetCluster(ctx context.Context, uid string) error {
 	return i.queue.submitText(ctx, codec.KeyCluster, uid)
+}
+
+// RenamedError reports another name of the cluster than the one that a journal was filled under. Every key and ID in the
+// destinations begins with that: changes under another name are of other objects, and nothing would remove the old ones.
+type RenamedError struct {
+	Dir         string // of the journal
+	Bound, Name string // "" is the UID
+}
+
+// Error names the directory and both names.
+func (e *RenamedError) Error() string {
+	return fmt.Sprintf("the journal in %s was filled under the cluster name %q, and not %q", e.Dir, e.Bound, e.Name)
+}
+
+// CheckClusterName returns a *RenamedError if the journal is bound to another name of the cluster. "" is the UID.
+func (i *Identity) CheckClusterName(name string) error {
+	release, err := i.store.acquire()
+	if err != nil {
+		return err
+	}
+	defer release()
+	_, err = i.store.checkClusterName(name)
+	return err
+}
+
+// checkClusterName is CheckClusterName, and reports whether the journal is bound at all.
+func (s *store) checkClusterName(name string) (bound bool, err error) {
+	stored, err := s.getValue(codec.KeyClusterName)
+	if err != nil || stored == nil {
+		return false, err
+	}
+	uid, err := s.getValue(codec.KeyCluster)
+	if err == nil && cmp.Or(string(stored), string(uid)) != cmp.Or(name, string(uid)) {
+		err = &RenamedError{Dir: s.dir, Bound: string(stored), Name: name}
+	}
+	return true, err
 }
 
 // ID returns the identifier of this journal, as Seed or SetID stored it; "" before.

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -38,6 +39,46 @@ func TestTheClusterIsRemembered(t *testing.T) {
 	j = startJournal(t, Options{FS: fsys})
 	if cluster, anew, names := loadCluster(t, j.Journal); cluster != "u1" || anew != "" || len(names) != 1 {
 		t.Errorf("cluster %q, begun anew %q, resources %q", cluster, anew, names)
+	}
+}
+
+// TestAJournalIsBoundToTheNameOfItsCluster because all keys and IDs begin with that. A refused start changes nothing.
+func TestAJournalIsBoundToTheNameOfItsCluster(t *testing.T) {
+	for _, c := range []struct {
+		first, uid, then string
+		refused          bool
+	}{
+		{"a", "u1", "a", false}, {"a", "u1", "b", true}, {"a", "u1", "", true}, {"", "u1", "b", true}, {"", "", "b", true},
+		{"", "u1", "u1", false}, {"u1", "u1", "", false}, {"u1", "", "", true}, {"", "u1", "", false},
+	} {
+		opts := Options{Dir: "journal", FS: vfs.NewMem(), Sinks: []string{"main", "other"}, ClusterName: c.first, Logger: discardLogger}
+		j := startJournal(t, opts)
+		if err := j.SetCluster(t.Context(), c.uid); err != nil {
+			t.Fatal(err)
+		}
+		j.mustAppend(smallObservation("pods", 1))
+		j.waitFor(1)
+		j.stopAndClose()
+		then := opts
+		then.ClusterName, then.Sinks = c.then, []string{"main"}
+		edited, err := Open(then)
+		if refused := errors.As(err, new(*RenamedError)); refused != c.refused || !refused && err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		if err == nil {
+			if err := edited.Close(); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		j = startJournal(t, opts)
+		if stat := j.Stat(); len(stat.Sinks) != 2 || j.Newest() != 1 {
+			t.Errorf("%+v: the refused start has left changes up to %d, and sinks %+v", c, j.Newest(), stat.Sinks)
+		}
+		if _, recovered := j.PendingRecovery(); recovered {
+			t.Errorf("%+v: the refused start has taken the journal for broken", c)
+		}
+		j.stopAndClose()
 	}
 }
 

@@ -107,8 +107,8 @@ type Journal struct {
 	view      *view
 }
 
-// Open locks the directory and loads what is there. It returns ErrLocked, ErrFormatVersion, or an error of the environment.
-// A broken store is moved aside and replaced by an empty one, which PendingRecovery then reports (I7).
+// Open locks the directory and loads what is there. It returns ErrLocked, ErrFormatVersion, a *RenamedError, or an error of
+// the environment. A broken store is moved aside and replaced by an empty one, which PendingRecovery then reports (I7).
 func Open(opts Options) (*Journal, error) {
 	opts = opts.withDefaults()
 	if opts.Dir == "" {
@@ -279,7 +279,7 @@ type Declaration struct {
 	Starts       map[string]Start  // where those begin that are new, by name
 	Destinations map[string]string // by which a renamed sink is recognized, by name
 	KeepEvidence bool              // without it all evidence is deleted
-	ClusterName  string            // of the cluster in records; "": its UID
+	ClusterName  string            // of the cluster in records; "": its UID. Another one than before is a *RenamedError
 }
 
 // Start is where a sink begins that was never declared before.

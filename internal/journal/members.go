@@ -73,6 +73,9 @@ func (w *sinkWrite) removeFormer(name string) {
 
 // declare does what Declare and Open have in common. It writes nothing if everything is declared already.
 func (g *group) declare(d Declaration) error {
+	if err := g.bindClusterName(d.ClusterName); err != nil {
+		return err
+	}
 	if !d.KeepEvidence {
 		if err := g.dropEvidence(); err != nil {
 			return err
@@ -80,6 +83,15 @@ func (g *group) declare(d Declaration) error {
 	}
 	g.sinks.ledger.clusterName, g.sinks.ledger.starts = d.ClusterName, d.Starts
 	return g.replaceDeclared(d)
+}
+
+// bindClusterName binds the journal to the name of the cluster in records, for good.
+func (g *group) bindClusterName(name string) error {
+	bound, err := g.sinks.ledger.store.checkClusterName(name)
+	if err == nil && !bound {
+		g.batch.putKey(codec.KeyClusterName, []byte(name))
+	}
+	return err
 }
 
 // replaceDeclared replaces the declared sinks. A sink that returns, and has missed something, gets a gap and what follows.

@@ -108,7 +108,7 @@ func TestASinkThatAnOlderExporterRemovedGetsNoGap(t *testing.T) {
 	j := startJournal(t, opts)
 	j.mustAppend(smallObservation("pods", 1))
 	j.waitFor(1)
-	if err := j.Declare(t.Context(), Declaration{Sinks: []string{"main"}}); err != nil {
+	if err := j.Declare(t.Context(), Declaration{Sinks: []string{"main"}, ClusterName: "prod"}); err != nil {
 		t.Fatal(err)
 	}
 	forget := func(g *group) error { g.sinks.removeFormer("other"); return nil }

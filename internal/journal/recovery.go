@@ -74,7 +74,7 @@ func checkVersion(dir string, stored []byte) error {
 func classifyOpenError(dir string, err error) (_ error, broken bool) {
 	var errno syscall.Errno
 	switch {
-	case errors.Is(err, ErrFormatVersion):
+	case errors.Is(err, ErrFormatVersion), errors.As(err, new(*RenamedError)):
 		return err, false
 	case disk.IsOutOfSpace(err):
 		return fmt.Errorf("journal: no space to open %s: free space or enlarge the volume: %w", dir, err), false

@@ -171,3 +171,20 @@ func TestStateAndJournalWithoutDeploymentAreContinued(t *testing.T) {
 		}
 	}
 }
+
+// TestAStateIsBoundToTheNameOfTheCluster because all keys and IDs begin with that.
+func TestAStateIsBoundToTheNameOfTheCluster(t *testing.T) {
+	w := newWorld(t, 25, false)
+	first := w.startNamed("first", "ns/g", nil)
+	startActive(t, w, first)
+	w.changeCluster(20, first)
+	first.shutDown()
+
+	other := w.startNamed("other", "ns/g", nil)
+	other.writer.opts.ClusterName = "edited"
+	other.checkRefused(`the cluster name "`, `cluster.name is "edited"`)
+	if err := other.writer.readStandby(t.Context()); refusalReason(err) == "" {
+		t.Errorf("a standby under another name has no reason to be refused: %v", err)
+	}
+	startActive(t, w, w.startNamed("third", "ns/g", nil))
+}

@@ -58,7 +58,7 @@ func (w *Writer) Inspect(ctx context.Context) (r Report, err error) {
 		Journal: o.Journal, Generation: o.Generation, Since: o.Since, Complete: c.meta.complete, Offset: c.checkpoint.offset, CheckpointAt: c.checkpoint.takenAt,
 		Objects: table.size, Bytes: table.totalBytes(),
 	}
-	if err := c.validate("", w.opts.Lease, ""); err != nil {
+	if err := w.opts.validate(&c, "", ""); err != nil {
 		return r, err
 	}
 	if r.Resources, err = reportResources(table, c); err != nil {

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -123,10 +124,10 @@ func malformedState(err error) error {
 	}
 }
 
-// validate refuses a state of another deployment, of another Lease, of another cluster (each "" if not known), or of a newer
-// format.
-func (c *stateContent) validate(deployment, lease, cluster string) error {
-	m := c.meta
+// validate refuses a state of another deployment, of another Lease, of another cluster (each "" if not known), of another
+// name of the cluster, or of a newer format.
+func (o *Options) validate(c *stateContent, deployment, cluster string) error {
+	m, lease := c.meta, o.Lease
 	switch {
 	case m.version > Version:
 		return &RefusedError{
@@ -151,6 +152,13 @@ func (c *stateContent) validate(deployment, lease, cluster string) error {
 		return &RefusedError{
 			Reason: fmt.Sprintf("the replicated state is of the cluster %s, and this one is %s", m.cluster, cluster),
 			Remedy: "give each cluster a state.name of its own, or empty it with exporter state reset",
+		}
+	case c.name != nil && cmp.Or(*c.name, m.cluster) != cmp.Or(o.ClusterName, m.cluster):
+		return &RefusedError{
+			Reason: fmt.Sprintf("the replicated state was written under the cluster name %q, and cluster.name is %q: the keys and "+
+				"IDs of all records begin with it", cmp.Or(*c.name, m.cluster), cmp.Or(o.ClusterName, m.cluster)),
+			Remedy: "set cluster.name back; or, for another name, give the exporters another state.name and new journals: everything " +
+				"is sent again under the new name, and what was sent under the old one stays in the destinations",
 		}
 	}
 	return nil

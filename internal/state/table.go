@@ -199,6 +199,7 @@ type stateContent struct {
 	meta       meta             // version 0: there is no state
 	checkpoint checkpointRecord // of the owner in meta
 	deployment deploymentRecord
+	name       *string          // of the cluster in records, "" for its UID; nil if not known
 	members    *journal.Members // of the newest checkpoint; nil if not known
 	resources  map[uint64]event.Resource
 	scopes     map[uint64][]event.StoredScope
@@ -221,6 +222,13 @@ func (t *table) decodeContent() (c stateContent, err error) {
 	}
 	if value, ok := t.others[string(keyMeta)]; ok {
 		if c.meta, err = decodeMeta(value); err != nil || c.meta.version > Version {
+			return c, err
+		}
+	}
+	if value, ok := t.others[string(keyName)]; ok {
+		s := entryDecoder{s: value}
+		name := s.readString()
+		if c.name, err = &name, s.expectEnd("name of the cluster"); err != nil {
 			return c, err
 		}
 	}

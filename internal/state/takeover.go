@@ -145,7 +145,9 @@ func (t *takeOver) run(ctx context.Context) error {
 	if err := w.deployment.storeIdentity(ctx, w.deployment.claimed, t.plan.generation); err != nil {
 		return err
 	}
-	records := []sinks.StateEntry{w.deployment.heartbeatEntry(), {Key: []byte{keyMeta}, Value: owner.encode()}}
+	records := []sinks.StateEntry{
+		w.deployment.heartbeatEntry(), {Key: []byte{keyName}, Value: appendString(nil, w.opts.ClusterName)}, {Key: []byte{keyMeta}, Value: owner.encode()},
+	}
 	if err := w.entries.commitEntries(ctx, records); err != nil {
 		return err
 	}
@@ -203,7 +205,7 @@ func (t *takeOver) readValid(ctx context.Context) (stateContent, error) {
 	if err != nil {
 		return c, err
 	}
-	return c, c.validate(cmp.Or(t.w.deployment.id, t.w.deployment.claimed), t.w.opts.Lease, t.opts.Cluster)
+	return c, t.w.opts.validate(&c, cmp.Or(t.w.deployment.id, t.w.deployment.claimed), t.opts.Cluster)
 }
 
 // claimAndFence claims the state and fences all sinks at the same time. The lanes to fence are those that the state named
@@ -436,7 +438,7 @@ func (w *Writer) planStart(ctx context.Context, c stateContent) (p startPlan, er
 // state. A state that this process must not use was never its own.
 func (w *Writer) lostOwner() (Owner, bool) {
 	d, seen := &w.deployment, &w.mirror.seen
-	if seen.meta.version != 0 && seen.validate(d.claimed, w.opts.Lease, "") == nil {
+	if seen.meta.version != 0 && w.opts.validate(seen, d.claimed, "") == nil {
 		return seen.meta.owner, true
 	}
 	return d.lastOwner, d.lastOwner.Generation > 0 || d.lastGeneration > 0

@@ -32,6 +32,8 @@ type Options struct {
 	// Lease is "namespace/name" of the Lease that the group competes for; "" without an election. A state that belongs to
 	// another Lease is refused.
 	Lease string
+	// ClusterName is the name of the cluster in records; "" is its UID. A state that is bound to another name is refused.
+	ClusterName string
 	// Owner identifies this process in the state and in status pages.
 	Owner string
 	// Journal is the journal of this process. Its Run must be active during Follow, TakeOver and Run. Nil for Inspect and
@@ -126,7 +128,7 @@ func (w *Writer) readStandby(ctx context.Context) error {
 		return err
 	}
 	w.stats.update(func(s *Stats) { s.Owner, s.Active, s.Objects = c.meta.owner, false, w.mirror.table.size })
-	if err := c.validate(w.deployment.id, w.opts.Lease, ""); err != nil {
+	if err := w.opts.validate(&c, w.deployment.id, ""); err != nil {
 		return err
 	}
 	if w.opts.Lease == c.meta.lease { // the state may be purged before this process takes over

@@ -26,6 +26,7 @@ var (
 	KeyRecovery    = []byte{PrefixMeta, 'r'} // description of a broken store that was replaced, until its gaps are emitted
 	KeyWrites      = []byte{PrefixMeta, 'w'} // number of groups ever written
 	KeyCluster     = []byte{PrefixMeta, 'c'} // UID of the cluster that the journal was filled from
+	KeyClusterName = []byte{PrefixMeta, 'l'} // of the cluster in records; empty: its UID
 	KeyResetReason = []byte{PrefixMeta, 'a'} // why all resources were reset, until the gaps are emitted
 	KeyEmptied     = []byte{PrefixMeta, 'n'} // offset of the newest change when all changes were dropped
 	KeyID          = []byte{PrefixMeta, 'i'} // of the journal
