@@ -193,8 +193,9 @@ var Alerts = []Alert{
 		Name: "KubecdcJournalRecovered", Expr: recovered, Severity: Warning,
 		Summary: "{{ $labels.instance }} found its journal broken and started a new one",
 		Codes:   []condition.Code{condition.JournalRecovered},
-		Meaning: "Stored bytes were not what was written. The store was moved aside and the stream begins with a `gap` record; dead " +
-			"letters and what was not delivered are in the old store only.",
+		Meaning: "Stored bytes were not what was written. The store was moved aside. Dead letters, and undelivered changes from before the " +
+			"damage, are carried over as far as they can be read; a `gap` record follows, and the rest is in the old store only. The " +
+			"condition has both numbers.",
 		Look:   []string{"`store.broken-…` in the journal directory", "the disk and the node's log"},
 		Do:     []string{"replace the disk if it is to blame; delete the old store when it is not needed. The alert ends with the next restart"},
 		Series: map[string]string{seriesOf(condition.JournalRecovered, "journal"): "1x60"},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 
@@ -194,29 +195,56 @@ func (i *Identity) loadVersion() error {
 	return err
 }
 
-// initializeStore writes the version into an empty store, together with the recovery that it may be the result of.
+// initializeStore fills a store that has no version yet, with what can be carried over from the one that it replaces, and
+// writes the version last.
 func (i *Identity) initializeStore() error {
-	it, err := i.store.db.NewIter(nil)
+	s := i.store
+	if err := s.clearUnfinished(); err != nil {
+		return err
+	}
+	recovered, err := lastRecovery(s.base, s.dir)
+	if err != nil {
+		return err
+	}
+	fill := recovered != nil && !isSalvaged(s.base, recovered.MovedTo)
+	if fill {
+		carried, err := salvageStore(s.base, recovered.MovedTo, s.dir, s.db)
+		if err != nil {
+			return err
+		}
+		recovered.Reason += carriedPart + carried
+		s.logger.Warn("what a broken journal had is carried over as far as it could be read", "carried", carried)
+	}
+	b := s.db.NewBatch()
+	defer b.Close()
+	_ = b.Set(codec.KeyVersion, codec.EncodeVersion(), nil) // a batch in memory does not fail
+	_ = b.Delete(codec.KeySalvaging, nil)
+	if recovered != nil {
+		_ = b.Set(codec.KeyRecovery, codec.EncodeRecovery(*recovered), nil)
+	}
+	if err = b.Commit(pebble.Sync); err == nil && fill {
+		err = markSalvaged(s.base, recovered.MovedTo)
+	}
+	i.setRecovery(recovered)
+	return err
+}
+
+// clearUnfinished empties a store without a version that a process has begun to fill.
+func (s *store) clearUnfinished() error {
+	it, err := s.db.NewIter(nil)
 	if err != nil {
 		return err
 	}
 	empty := !it.First()
-	if err := it.Close(); err != nil {
+	if err := it.Close(); err != nil || empty {
 		return err
 	}
-	if !empty {
-		return fmt.Errorf("%w: no format version", codec.ErrMalformed)
-	}
-	b := i.store.db.NewBatch()
-	defer b.Close()
-	_ = b.Set(codec.KeyVersion, codec.EncodeVersion(), nil) // a batch in memory does not fail
-	recovered, err := lastRecovery(i.store.base, i.store.dir)
+	begun, err := s.getValue(codec.KeySalvaging)
 	if err != nil {
 		return err
 	}
-	if recovered != nil {
-		_ = b.Set(codec.KeyRecovery, codec.EncodeRecovery(*recovered), nil)
+	if begun == nil {
+		return fmt.Errorf("%w: no format version", codec.ErrMalformed)
 	}
-	i.setRecovery(recovered)
-	return b.Commit(pebble.Sync)
+	return s.db.DeleteRange([]byte{0}, []byte{math.MaxUint8}, pebble.NoSync)
 }

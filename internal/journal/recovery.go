@@ -91,10 +91,10 @@ func classifyOpenError(dir string, err error) (_ error, broken bool) {
 }
 
 // moveStoreAside renames the store. Stores that were moved aside earlier are removed: they would fill the disk (I6).
-func moveStoreAside(fsys vfs.FS, dir, reason string, now time.Time, logger *slog.Logger) error {
+func moveStoreAside(fsys vfs.FS, dir, reason string, now time.Time, logger *slog.Logger) (to string, err error) {
 	names, err := fsys.List(dir)
 	if err != nil {
-		return fmt.Errorf("journal: cannot list %s: %w", dir, err)
+		return "", fmt.Errorf("journal: cannot list %s: %w", dir, err)
 	}
 	for _, name := range names {
 		if !strings.HasPrefix(name, brokenPrefix) {
@@ -103,19 +103,19 @@ func moveStoreAside(fsys vfs.FS, dir, reason string, now time.Time, logger *slog
 		old := fsys.PathJoin(dir, name)
 		had, _ := brokenReason(fsys, old)
 		if err := fsys.RemoveAll(old); err != nil {
-			return fmt.Errorf("journal: cannot remove the older broken store %s: %w", old, err)
+			return "", fmt.Errorf("journal: cannot remove the older broken store %s: %w", old, err)
 		}
 		logger.Warn("journal: removed an older broken store", "path", old, "contents", contentsOf(had))
 	}
-	to := fsys.PathJoin(dir, brokenPrefix+now.UTC().Format("-20060102T150405.000Z"))
+	to = fsys.PathJoin(dir, brokenPrefix+now.UTC().Format("-20060102T150405.000Z"))
 	if err := fsys.Rename(fsys.PathJoin(dir, storeName), to); err != nil {
-		return fmt.Errorf("journal: cannot move the broken store aside: %w", err)
+		return "", fmt.Errorf("journal: cannot move the broken store aside: %w", err)
 	}
 	if err := disk.SyncDir(fsys, dir); err != nil {
-		return err
+		return "", err
 	}
 	logger.Error("journal was broken and is started afresh; a gap will be announced", "code", string(condition.JournalRecovered), "reason", reason, "movedTo", to)
-	return nil
+	return to, nil
 }
 
 // removeBrokenStores deletes the stores that were moved aside, and returns how many there were.

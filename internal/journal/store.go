@@ -109,10 +109,19 @@ func (s *store) openOrRecover(load func() error) error {
 	if err := markBroken(s.base, s.storePath(), reason); err != nil {
 		return fmt.Errorf("journal: broken store in %s (%s) cannot be moved aside: %w", s.dir, reason, err)
 	}
-	if err := moveStoreAside(s.base, s.dir, reason, time.Now(), s.logger); err != nil {
+	moved, err := moveStoreAside(s.base, s.dir, reason, time.Now(), s.logger)
+	if err != nil {
 		return err
 	}
-	if err := s.tryOpen(load); err != nil {
+	if err = s.tryOpen(load); err != nil {
+		if _, broken := classifyOpenError(s.dir, err); broken { // by what was carried over: begin without it
+			err = errors.Join(markSalvaged(s.base, moved), s.base.RemoveAll(s.storePath()))
+			if err == nil {
+				err = s.tryOpen(load)
+			}
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("journal: cannot make a new store in %s: %w", s.dir, err)
 	}
 	s.fs.EnableWaiting()

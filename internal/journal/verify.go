@@ -50,7 +50,7 @@ func openStoreForReading(fsys vfs.FS, store string) (*Offline, error) {
 // describeContents names what a broken store has that no other place has: dead letters, and changes that were not delivered.
 // Bytes that are missing, such as the end of a log, are not noticed while the rest is read: no number is certain.
 func describeContents(fsys vfs.FS, store string) string {
-	o, err := openStoreForReading(fsys, store)
+	o, err := openDamaged(fsys, store)
 	if err != nil {
 		return contentsUnknown
 	}

@@ -127,7 +127,7 @@ var (
 	JournalBroken = define("JournalBroken", NotReady, slog.LevelError, "the journal cannot be used any more",
 		"", "the exporter ends", "look at the disk; the next start sets a broken store aside")
 	JournalRecovered = define("JournalRecovered", Degraded, slog.LevelWarn, "the stored journal was broken and was set aside at the start",
-		"", "the stream begins with a gap; undelivered changes and dead letters are in the old store only",
+		"", "what stands before the damage is delivered, then a gap; the rest of what was not delivered is in the old store only",
 		"look at the disk, and at store.broken-… in the journal's directory; the next restart ends this")
 	DeadLettersFull = define("DeadLettersFull", NotReady, slog.LevelWarn, "journal accepts no more dead letters",
 		"journal accepts dead letters again", "a rejected change blocks its lane; other lanes continue",

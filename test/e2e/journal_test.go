@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +40,64 @@ func TestCorruptJournalIsReplacedAndMarkedByGap(t *testing.T) {
 	}
 	s.must(s.load(20, kinds).Wait())
 	s.awaitAll()
+}
+
+// TestWhatStandsBeforeADamagedByteIsDelivered pauses a sink, and changes a byte in the journal's log. The sink
+// gets what stands before that in order, and then the gaps and the snapshots; the other sink gets these alone.
+func TestWhatStandsBeforeADamagedByteIsDelivered(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
+	var dir string
+	s := newFixture(t, kinds, func(settings *exporter.Settings) { dir = settings.JournalDir() })
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.load(5, kinds).Wait())
+	s.awaitAll()
+	s.ask("signal", "pause", "--sink", "kafka", "--config", s.exporter.Config())
+	s.must(s.load(40, kinds).Wait())
+	s.awaitHistory(s.buses[1])
+	s.must(s.exporter.Stop())
+	s.receiveAll()
+	before := [2]int{len(s.buses[0].records), len(s.buses[1].records)}
+	behind := before[1] - before[0]
+	damageLog(t, dir)
+
+	s.must(s.exporter.Start(t.Context()))
+	s.await(s.buses[1], func(records []bus.Record) string { return s.missingAfterRestart(records[before[1]:]) })
+	isChange := func(r bus.Record) bool { return slices.Contains([]string{"added", "updated", "deleted"}, r.Type) }
+	s.await(s.buses[0], func(records []bus.Record) string {
+		return s.missingAfterRestart(slices.DeleteFunc(slices.Clone(records[before[0]:]), isChange))
+	})
+	carried, marked := 0, map[string]bool{} // places with a gap or a snapshot
+	for _, r := range s.buses[0].records[before[0]:] {
+		if !isChange(r) {
+			marked[r.Place] = true
+		} else if carried++; marked[r.Place] {
+			t.Errorf("%s: a change behind the gap: %s", r.Place, r.ID)
+		}
+	}
+	if t.Logf("%d of %d undelivered changes stood before the damage", carried, behind); carried == 0 || carried >= behind {
+		t.Errorf("%d of %d undelivered changes are delivered", carried, behind)
+	}
+}
+
+// damageLog changes a byte in the last part of the largest log of the journal.
+func damageLog(t *testing.T, dir string) {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(dir, "store", "*.log"))
+	var largest []byte
+	var path string
+	for _, log := range logs {
+		if b, failed := os.ReadFile(log); failed == nil && len(b) > len(largest) {
+			path, largest = log, b
+		}
+	}
+	if err != nil || path == "" {
+		t.Fatalf("no log in %s: %v", dir, err)
+	}
+	end := len(bytes.TrimRight(largest, "\x00")) // the rest is allocated only
+	largest[end/8*7] ^= 1
+	if err := os.WriteFile(path, largest, 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // corruptJournal writes over every file of the journal that describes its content.

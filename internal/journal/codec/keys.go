@@ -33,6 +33,7 @@ var (
 	KeyDeployment  = []byte{PrefixMeta, 'u'} // identity of the deployment, and the generation of its last take-over
 	KeyLastOwner   = []byte{PrefixMeta, 'o'} // ID of the journal and take-over of the last other owner of the replicated state
 	KeySeeding     = []byte{PrefixMeta, 's'} // present while a seed is incomplete
+	KeySalvaging   = []byte{PrefixMeta, 'j'} // present while what a broken store had is carried over: there is no version yet
 	KeySignals     = []byte{PrefixMeta, 'g'} // requests of operators, see internal/signals
 	KeySecret      = []byte{PrefixMeta, 'k'} // of redaction
 	KeyRedaction   = []byte{PrefixMeta, 'f'} // fingerprint of the redaction of what is stored

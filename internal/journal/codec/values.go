@@ -83,6 +83,14 @@ func (f *coder) codeLanes(v *map[string]uint64) {
 	}
 }
 
+// EncodeLows encodes up to where each sink has settled everything.
+func EncodeLows(lows map[string]uint64) []byte { return encodeValue(nil, (*coder).codeLanes, &lows) }
+
+// DecodeLows is the inverse of EncodeLows.
+func DecodeLows(b []byte) (lows map[string]uint64, err error) {
+	return lows, decodeValue("settled offsets", b, (*coder).codeLanes, &lows)
+}
+
 // SinkRecord is what is kept of a sink beside its cursor, which exists only once the sink has settled something.
 type SinkRecord struct {
 	Declared bool

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -13,11 +14,14 @@ import (
 // its newest writes are missing: a damaged end of its log looks like one that was never completed.
 const AckFileName = "ACKNOWLEDGED"
 
-// AckFile is that file: the number of the write as be64, and a CRC-32C of it. It is written in place, so that a full disk
-// does not matter. Not safe for concurrent use.
+// settledFileName is the file beside it with what was settled then, which a damaged log may not know.
+const settledFileName = "SETTLED"
+
+// AckFile is both files: the number of the write as be64, and a CRC-32C of it; a CRC-32C and what was settled. They are
+// written in place, so that a full disk does not matter. Not safe for concurrent use.
 type AckFile struct {
-	file   vfs.File
-	stored uint64
+	file, settled vfs.File
+	stored        uint64
 }
 
 // OpenAckFile opens the file in a store, and creates it where it is missing. An incomplete number, whose write was
@@ -27,12 +31,16 @@ func OpenAckFile(fsys vfs.FS, dir string) (*AckFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &AckFile{file: f}
+	settled, err := fsys.OpenReadWrite(fsys.PathJoin(dir, settledFileName), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	m := &AckFile{file: f, settled: settled}
 	var b [12]byte
 	if n, _ := f.ReadAt(b[:], 0); n == len(b) && crc32.Checksum(b[:8], castagnoli) == binary.BigEndian.Uint32(b[8:]) {
 		m.stored = binary.BigEndian.Uint64(b[:8])
 	} else if err := m.writeNumber(0); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(err, m.Close())
 	}
 	return m, errors.Join(SyncDir(fsys, dir))
 }
@@ -48,12 +56,38 @@ func (m *AckFile) CheckWrites(writes uint64) error {
 		writes, m.stored)
 }
 
-// StoreWrites notes that everything up to a write is acknowledged, durably.
-func (m *AckFile) StoreWrites(writes uint64) error {
+// StoreWrites notes durably that everything up to a write is acknowledged, and what is settled by then.
+func (m *AckFile) StoreWrites(writes uint64, settled []byte) error {
 	if writes == m.stored {
 		return nil
 	}
+	b := binary.BigEndian.AppendUint32(nil, crc32.Checksum(settled, castagnoli))
+	b = append(binary.BigEndian.AppendUint32(b, uint32(len(settled))), settled...)
+	if _, err := m.settled.WriteAt(b, 0); err != nil {
+		return err
+	}
+	if err := m.settled.Sync(); err != nil {
+		return err
+	}
 	return m.writeNumber(writes)
+}
+
+// ReadSettled returns what was settled when the files in a store were written last; nil if it cannot be read.
+func ReadSettled(fsys vfs.FS, dir string) []byte {
+	f, err := fsys.Open(fsys.PathJoin(dir, settledFileName))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil || len(b) < 8 {
+		return nil
+	}
+	length, rest := binary.BigEndian.Uint32(b[4:]), b[8:]
+	if uint64(length) > uint64(len(rest)) || crc32.Checksum(rest[:length], castagnoli) != binary.BigEndian.Uint32(b) {
+		return nil
+	}
+	return rest[:length]
 }
 
 func (m *AckFile) writeNumber(writes uint64) error {
@@ -69,5 +103,5 @@ func (m *AckFile) writeNumber(writes uint64) error {
 	return nil
 }
 
-// Close closes the file.
-func (m *AckFile) Close() error { return m.file.Close() }
+// Close closes the files.
+func (m *AckFile) Close() error { return errors.Join(m.file.Close(), m.settled.Close()) }
