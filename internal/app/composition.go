@@ -39,7 +39,6 @@ type composition struct {
 	attribution *attributionRunner // nil without audit
 	snapshots   *requestedSnapshots
 	replays     *requestedReplays
-	intakes     signalIntakes
 	clock       *condition.Condition
 
 	open     atomic.Bool   // all parts are made
@@ -138,7 +137,6 @@ func (c *composition) openSourceAndSinks(ctx context.Context) (err error) {
 	}
 	c.replays = newRequestedReplays(c.signals, c.cfg.Sinks)
 	c.snapshots = newRequestedSnapshots(c.signals, c.source, c.cfg.Sinks, c.replays)
-	c.intakes = newSignalIntakes(c)
 	c.open.Store(true)
 	return nil
 }
@@ -217,7 +215,6 @@ func (c *composition) startTasks() {
 	}, c.failed.reportError)
 	c.snapshotTask = startTask("requested snapshots", c.snapshots.run, c.failed.reportError)
 	c.replayTask = startTask("requested replays", c.replays.run, c.failed.reportError)
-	c.intakes.start(c.failed.reportError)
 }
 
 // drain stops what appends changes, so that no new ones arrive, and lets the sinks deliver what the journal holds and the
@@ -249,14 +246,12 @@ func (c *composition) drain() {
 
 // stopTasks stops the tasks in the opposite order of startTasks. Undelivered changes stay in the journal.
 func (c *composition) stopTasks() {
-	c.intakes.end() // a pause in progress waits for its sink
 	c.replayTask.stop()
 	c.snapshotTask.stop()
 	c.sourceTask.stop()
 	c.protectionTask.stop()
 	c.attribution.stopTasks()
 	c.sinks.stopAll()
-	c.intakes.stop() // while what is in progress can be stored
 	c.replica.stopWriting()
 }
 

@@ -295,8 +295,6 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 	isLetters := r.Kind == signals.DiscardDeadLetters || r.Kind == signals.RetryDeadLetters
 	isConfigured := slices.Contains(names, r.Sink)
 	switch {
-	case r.Invalid != "":
-		return r.Invalid
 	case r.Rule != "":
 		return onlyPausesOfRules
 	case !r.Kind.GoesOn() && r.Kind != signals.Resume && !isLetters:

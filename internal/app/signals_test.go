@@ -246,7 +246,7 @@ func openHandler(t *testing.T, j *journal.Journal, w *watchedScopes) signalHandl
 	return signalHandler{func() *composition { return c }}
 }
 
-// TestASignalIsExecutedOnceUnderItsID because a sender without an answer sends it again, by a bus perhaps much later.
+// TestASignalIsExecutedOnceUnderItsID because a sender without an answer sends it again.
 func TestASignalIsExecutedOnceUnderItsID(t *testing.T) {
 	j, stop := runJournal(t, t.TempDir())
 	defer stop()
@@ -313,20 +313,6 @@ func TestASignalThatSeveralSendersSendAtOnceIsExecutedOnce(t *testing.T) {
 	}
 	if n := j.Newest(); n != 5+2 {
 		t.Errorf("the journal has %d changes, and 2 of 5 are retried", n)
-	}
-}
-
-func TestARecordThatIsNoRequestIsRefusedWithItsReason(t *testing.T) {
-	j, stop := runJournal(t, t.TempDir())
-	defer stop()
-	c := openControl(t, j)
-	r := signals.Record{Topic: "t", Partition: 1, Offset: 7}
-	s := submitSignal(t, c, r.Request([]byte("{"), time.Now()))
-	if s.State != signals.Refused || s.Result != "the record is no signal: unexpected end of JSON input" || *s.Record != r {
-		t.Errorf("the signal is %+v", s)
-	}
-	if got := c.registry.Position(signals.Place("t", 1)); got != "8" {
-		t.Errorf("the position is %q", got)
 	}
 }
 

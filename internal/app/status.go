@@ -40,7 +40,7 @@ func (c *composition) fillSnapshot(s *admin.Snapshot) {
 	s.Resources, s.Audit = c.source.Status(), c.attribution.auditStatus()
 	s.Rules, s.Routes = c.shaper.Stats(), c.sinks.routes.routeStats()
 	s.Conditions = slices.Concat(s.Conditions, s.Journal.Conditions(), []condition.Status{c.clock.Status()},
-		c.source.Conditions(), c.attribution.conditions(), c.guard.statuses(), c.protection.set.Statuses(), c.intakes.statuses())
+		c.source.Conditions(), c.attribution.conditions(), c.guard.statuses(), c.protection.set.Statuses())
 	for i, r := range c.sinks.runners {
 		status := r.sinkStatus()
 		if c.cfg.Sinks[i].Watermarks > 0 {

@@ -41,8 +41,6 @@ type Config struct {
 	Election Election `mapstructure:"election"`
 	// The HTTP server for metrics, health and the status page.
 	Admin Admin `mapstructure:"admin"`
-	// Signals over a bus, besides the socket in journal.dir and admin.signals. See docs/signals.md.
-	Signals Signals `mapstructure:"signals"`
 	// The log, on standard error.
 	Log Log `mapstructure:"log"`
 

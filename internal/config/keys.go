@@ -47,7 +47,10 @@ func joinKeys(fields map[string]field) string { return strings.Join(keysInStruct
 var renamedKeys = map[string]string{"producer": "idempotence"}
 
 // removedKeys maps keys that are no more to what is in their place. docs/upgrading.md has a row for each.
-var removedKeys = map[string]string{"exact": "allow_batched on the stream, and no other writer: no change is stored twice then"}
+var removedKeys = map[string]string{
+	"exact":   "allow_batched on the stream, and no other writer: no change is stored twice then",
+	"signals": "the socket in journal.dir, or admin.signals.tokenFile",
+}
 
 func unknownKeyProblem(key *yaml.Node, known map[string]field) Problem {
 	p := Problem{Line: key.Line, Message: "unknown key", Expected: "one of " + joinKeys(known)}

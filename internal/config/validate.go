@@ -14,7 +14,6 @@ func validateAll(rep *reporter, c *Config) {
 	validateState(rep, c)
 	validateElection(rep, c)
 	validateAdmin(rep, c.Admin)
-	validateSignals(rep, c)
 	validateOwnAddresses(rep, c)
 	validateFileOverlaps(rep, c)
 	rep.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -88,20 +87,6 @@ func (r *Registry) ActivePause(of Subject) (Signal, bool) {
 	return r.book.ActivePause(of)
 }
 
-// Position returns up to where a place in a log was read; "" if it was not.
-func (r *Registry) Position(place string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.book.Positions[place]
-}
-
-// Places returns the places in logs that have a position.
-func (r *Registry) Places() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Sorted(maps.Keys(r.book.Positions))
-}
-
 // Execute executes a request, which gets an ID if it has none, and returns the signal as it is kept. Of several requests
 // under one ID the first one is executed; the others wait for that, until ctx ends, and get the same answer.
 func (r *Registry) Execute(ctx context.Context, request Request, execute func(Request) (Signal, error)) (Signal, error) {
@@ -157,8 +142,7 @@ func (r *Registry) IsExecuting(id string) bool {
 }
 
 // Commit changes the signals by change and returns nil once that is durable. If it cannot be stored, nothing of it is in
-// force, and the signal with this ID, which has the error as its result, is aborted. A signal in a record of a log is not
-// kept then: its position is not stored either, and the record is read again.
+// force, and the signal with this ID, which has the error as its result, is aborted.
 func (r *Registry) Commit(ctx context.Context, id string, change func(*Book)) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
@@ -173,7 +157,7 @@ func (r *Registry) Commit(ctx context.Context, id string, change func(*Book)) er
 	}
 	// The store may have it all the same: what replaces it has to be newer.
 	before.Revision = next.Revision + 1
-	if s, ok := next.Find(id); ok && s.Record == nil {
+	if s, ok := next.Find(id); ok {
 		before.Put(s.End(Aborted, time.Now(), 0, "not stored: "+err.Error()))
 	}
 	r.setBook(before, true)
@@ -224,7 +208,7 @@ func (r *Registry) saveBook(ctx context.Context, b Book) error {
 func (r *Registry) copyBook() Book {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Book{Revision: r.book.Revision, Signals: slices.Clone(r.book.Signals), Positions: maps.Clone(r.book.Positions)}
+	return Book{Revision: r.book.Revision, Signals: slices.Clone(r.book.Signals)}
 }
 
 func (r *Registry) setBook(b Book, unsaved bool) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -12,7 +11,7 @@ import (
 	"time"
 )
 
-// Handler executes signals. It is the same for every transport.
+// Handler executes signals. It is the same over the socket and over HTTP.
 type Handler interface {
 	// Submit makes a request durable, begins it and returns its signal; that may be refused. An error means that it is not in
 	// force, or with [NotActiveError] that this process cannot take it.
@@ -34,7 +33,7 @@ const (
 	stopWithin   = time.Second // bounds how long Serve waits for requests in progress when it stops
 )
 
-// answer is the answer to every request, over every transport.
+// answer is the answer to every request.
 type answer struct {
 	Signals []Signal `json:"signals"`
 	Error   string   `json:"error,omitempty"`
@@ -62,19 +61,6 @@ func answerOf(all []Signal, err error) answer {
 		return answer{Signals: all, Error: err.Error(), status: http.StatusInternalServerError}
 	}
 	return answer{Signals: all, status: http.StatusOK}
-}
-
-// Respond has a handler execute a request in JSON, and returns the answer in JSON.
-func Respond(ctx context.Context, h Handler, request []byte) []byte {
-	a := answer{Error: fmt.Sprintf("a request has %d bytes at most", maxBodyBytes)}
-	if len(request) <= maxBodyBytes {
-		a = submit(ctx, h, request)
-	}
-	text, err := json.Marshal(a)
-	if err != nil {
-		panic(fmt.Sprintf("an answer is plain data: %v", err))
-	}
-	return text
 }
 
 // NewHTTPHandler returns a handler of requests at [Path]: POST submits a signal, GET lists all.

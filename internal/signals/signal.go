@@ -88,8 +88,6 @@ type Signal struct {
 
 	Target string `json:"target,omitempty"` // of a cancel: the ID of the signal that it ends
 
-	Record *Record `json:"record,omitempty"` // that it arrived in; nil: another way
-
 	Ended  time.Time `json:"ended,omitzero"`
 	Count  uint64    `json:"count"`  // of what the signal was about, as Result explains it
 	Result string    `json:"result"` // in one sentence
@@ -118,9 +116,6 @@ type Request struct {
 	From   time.Time `json:"from,omitzero"`    // of a replay without an offset: when the first change was observed, or later
 
 	Target string `json:"target,omitempty"` // of a cancel: the ID of a signal; the sink is that of it
-
-	Record  *Record `json:"-"` // that it arrived in; nil: another way
-	Invalid string  `json:"-"` // why a record is no request; "" for a request
 }
 
 // UnmarshalJSON reads a request in JSON. "for" is a duration such as "30m", or a number of nanoseconds.
@@ -184,7 +179,6 @@ func (r Request) New(now time.Time) Signal {
 	s := Signal{
 		ID: r.ID, Kind: r.Kind, Sink: r.Sink, Rule: r.Rule, Created: now.UTC().Truncate(time.Millisecond), State: Active,
 		Select: r.Select, Namespace: r.Namespace, Objects: r.Objects, Offset: r.Offset, From: r.From, Target: r.Target,
-		Record: r.Record,
 	}
 	if r.Kind == Pause {
 		s.Since = s.Created
@@ -236,10 +230,6 @@ const maxEnded = 100
 type Book struct {
 	Revision uint64   `json:"revision"` // number of changes: of two books of one deployment the higher one is newer
 	Signals  []Signal `json:"signals"`
-
-	// Positions are those up to which signals were read from logs, by the place in the log, in a form that only the reader
-	// knows. One is stored together with the signal before it.
-	Positions map[string]string `json:"positions,omitempty"`
 }
 
 // Find returns the signal with an ID.
@@ -274,9 +264,6 @@ func (b *Book) Put(s Signal) {
 		b.Signals[i] = s
 	} else {
 		b.Signals = append(b.Signals, s)
-		if s.Record != nil {
-			b.SetPosition(s.Record.Place(), s.Record.After())
-		}
 	}
 	ended := 0
 	for _, s := range b.Signals {
@@ -291,14 +278,6 @@ func (b *Book) Put(s Signal) {
 		ended--
 		return true
 	})
-}
-
-// SetPosition sets the position up to which a place in a log was read.
-func (b *Book) SetPosition(place, position string) {
-	if b.Positions == nil {
-		b.Positions = map[string]string{}
-	}
-	b.Positions[place] = position
 }
 
 // PutIfActive replaces the signal with the ID of s, unless that has ended meanwhile.

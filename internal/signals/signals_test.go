@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -127,51 +125,6 @@ func TestASignalInProgressDelaysThoseUnderItsIDOnly(t *testing.T) {
 			t.Errorf("sent again: %+v, %v", again, err)
 		}
 	})
-}
-
-func TestTheSignalOfARecordIsStoredWithItsPositionOrNotAtAll(t *testing.T) {
-	store := &memoryStore{}
-	r := NewRegistry(store.save)
-	record := Record{Topic: "t", Partition: 2, Offset: 41}
-	s := record.Request([]byte(`{"signal":"pause","sink":"a"}`), noon).New(noon)
-	store.err = errors.New("the bus is away")
-	if err := r.Commit(t.Context(), s.ID, func(b *Book) { b.Put(s) }); !errors.Is(err, store.err) {
-		t.Fatalf("error %v", err)
-	}
-	if all := r.List(); len(all) != 0 || r.Position("t/2") != "" {
-		t.Errorf("kept are %+v, at %q", all, r.Position("t/2"))
-	}
-	store.err = nil
-	again := record.Request([]byte(`{"signal":"pause","sink":"a"}`), noon).New(noon)
-	if again.ID != s.ID || !isID(s.ID) {
-		t.Errorf("the ID is %s, and then %s", s.ID, again.ID)
-	}
-	if err := r.Commit(t.Context(), s.ID, func(b *Book) { b.Put(s) }); err != nil {
-		t.Fatal(err)
-	}
-	if got := store.book(t); len(got.Signals) != 1 || *got.Signals[0].Record != record || got.Positions["t/2"] != "42" {
-		t.Errorf("stored is %+v", got)
-	}
-	r.Update(func(b *Book) { b.SetPosition("t/2", "50") })
-	r.Update(func(b *Book) { b.PutIfActive(s.End(Done, noon, 0, "")) }) // it ends when others were read
-	if got := r.Position("t/2"); got != "50" {
-		t.Errorf("after the end of the signal the position is %q", got)
-	}
-}
-
-func TestTheIDOfARecordIsOfItAlone(t *testing.T) {
-	ids := map[string]bool{}
-	for _, r := range []Record{{"t", 0, 1}, {"t", 0, 2}, {"t", 1, 1}, {"u", 0, 1}} {
-		for _, at := range []time.Time{noon, noon.Add(time.Millisecond)} {
-			ids[r.Request(nil, at).ID] = true
-		}
-	}
-	if len(ids) != 8 {
-		t.Errorf("8 records have the IDs %v", ids)
-	}
-	if r := (Record{}).Request([]byte(`{"id":"abcdefghij","record":{"topic":"x"}}`), noon); r.ID != "abcdefghij" || *r.Record != (Record{}) {
-		t.Errorf("a given ID or record: %+v", r)
-	}
 }
 
 func TestTheNewestOfSeveralStoredBooksCounts(t *testing.T) {
@@ -354,25 +307,6 @@ func checkAnswer(t *testing.T, client *Client, h stubHandler) {
 	all, err := client.List(t.Context())
 	if fmt.Sprint(err) != fmt.Sprint(h.err) || errors.As(h.err, &inactive) != errors.As(err, &inactive) {
 		t.Errorf("the list is %+v, %v", all, err)
-	}
-}
-
-func TestTheAnswerToAMessageIsThatOverHTTP(t *testing.T) {
-	given := Request{Kind: Pause, Sink: "a", For: time.Minute}.New(noon)
-	for request, h := range map[string]stubHandler{
-		`{"signal":"pause"}`:  {given, nil},
-		`{"signal":"resume"}`: {given, errors.New("the journal is closed")},
-		`{"signal":"cancel"}`: {Signal{}, &NotActiveError{"this exporter is a standby"}},
-		`{"signal":`:          {given, nil},
-	} {
-		w := httptest.NewRecorder()
-		NewHTTPHandler(h).ServeHTTP(w, httptest.NewRequest(http.MethodPost, Path, strings.NewReader(request)))
-		if got, want := string(Respond(t.Context(), h, []byte(request)))+"\n", w.Body.String(); got != want {
-			t.Errorf("%s: %s and over HTTP %s", request, got, want)
-		}
-	}
-	if got := string(Respond(t.Context(), stubHandler{}, make([]byte, maxBodyBytes+1))); !strings.Contains(got, "bytes at most") {
-		t.Errorf("a large message: %s", got)
 	}
 }
 

@@ -225,9 +225,9 @@ var (
 	StampsUnchecked = define("StampsUnchecked", Degraded, slog.LevelWarn, "the admission policy that stamps objects cannot be read",
 		"the admission policy can be read again", "changes wait for that for up to audit.window, and are then without an author", printRights)
 
-	SignalsUnreceived = define("SignalsUnreceived", Degraded, slog.LevelWarn, "signals cannot be received over one of the configured ways",
+	SignalsUnreceived = define("SignalsUnreceived", Degraded, slog.LevelWarn, "signals cannot be received at the admin server",
 		"signals are received", "the socket in the journal's directory takes signals meanwhile; changes are delivered as ever",
-		"correct what the cause names, under signals or admin.signals in the configuration or at the bus")
+		"correct what the cause names, under admin.signals in the configuration")
 
 	PortFlooded = define("PortFlooded", Degraded, slog.LevelWarn, "a port has more connections than it takes, and closes the least used of them",
 		"the port has room for all connections again", "clients that it closes connect again; API servers, probes and scrapes get through, perhaps late",

@@ -66,7 +66,6 @@ var mayImport = map[string][]string{
 	"internal/exit":          nil,
 	"internal/terminal":      nil,
 	"internal/signals":       {"pkg/condition"},
-	"internal/signals/topic": {"internal/signals", "pkg/ratelimit", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/follow"},
 	"internal/telemetry":     {"pkg/condition"},
 	"internal/port":          {"pkg/condition"},
 	"internal/app":           {"*"},

@@ -2,11 +2,8 @@ package e2e
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,41 +11,28 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
-// signalsArrive is the line of /readyz once signals in the topic are taken.
-const signalsArrive = "[+]signals/kafka ok"
-
 const signalToken = "a-token-that-is-in-no-log-0123456789"
 
 // signalWays are the ways by which signals reach the exporters of a test, besides the socket.
 type signalWays struct {
-	tokenFile, subject, topic string
+	tokenFile string
 }
 
 // configureSignals lets the exporter take signals by all ways.
 func (w *signalWays) configureSignals(s *exporter.Settings) {
 	s.Admin = map[string]any{"signals": map[string]any{"tokenFile": w.tokenFile}}
-	s.Signals = map[string]any{
-		"nats":  map[string]any{"sink": "nats", "subject": w.subject},
-		"kafka": map[string]any{"sink": "kafka", "topic": w.topic},
-	}
 }
 
 func newSignalWays(t *testing.T) *signalWays {
 	t.Helper()
-	name := fmt.Sprintf("signals-%d", fixtures.Add(1))
-	w := &signalWays{tokenFile: filepath.Join(t.TempDir(), "token"), subject: name, topic: name}
+	w := &signalWays{tokenFile: filepath.Join(t.TempDir(), "token")}
 	if err := os.WriteFile(w.tokenFile, []byte(signalToken+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -60,45 +44,16 @@ func (w *signalWays) byAdmin(e *exporter.Exporter) []string {
 	return []string{"--server", "http://" + e.Address(), "--token-file", w.tokenFile}
 }
 
-// senders are what a test sends signals with to the buses.
-type senders struct {
-	kafka *kgo.Client
-	nats  *nats.Conn
-}
-
-func (s *fixture) newSenders() senders {
-	s.t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...), kgo.UnknownTopicRetries(-1))
-	s.must(err)
-	s.t.Cleanup(client.Close)
-	js, hangUp, err := bus.Operate(s.nats.URL())
-	s.must(err)
-	s.t.Cleanup(hangUp)
-	return senders{client, js.Conn()}
-}
-
-// writeSignals writes requests into the topic.
-func (s *fixture) writeSignals(to senders, topic string, requests ...string) {
-	s.t.Helper()
-	for _, one := range requests {
-		s.must(to.kafka.ProduceSync(s.t.Context(), &kgo.Record{Topic: topic, Value: []byte(one)}).FirstErr())
-	}
-}
-
 // variable matches what differs between two signals that ask for the same.
-var variable = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z|"record":\{[^}]*\},?|\b[a-z2-7]{10}\b|\b\d[0-9hms]*\b`)
+var variable = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z|\b[a-z2-7]{10}\b|\b\d[0-9hms]*\b`)
 
 func withoutVariables(text string) string { return variable.ReplaceAllString(text, "_") }
 
-// awaitSignals waits until the active exporter has so many signals, and all but pauses have ended, and returns them.
-func (s *fixture) awaitSignals(active func() *exporter.Exporter, n int) (all []keptSignal) {
+// awaitSignals waits until the exporter has so many signals, and all but pauses have ended, and returns them.
+func (s *fixture) awaitSignals(n int) (all []keptSignal) {
 	s.t.Helper()
 	await.Condition(s.t, "signals", arriveWithin, lookEvery, func() string {
-		e := active()
-		if code, out := s.command("signal", "list", "--config", e.Config()); code == 3 { // it is no longer
-			return out
-		}
-		all = s.listSignals(e)
+		all = s.listSignals(s.exporter)
 		ended := 0
 		for _, one := range all {
 			if one.Signal == "pause" || one.State != "active" {
@@ -113,27 +68,21 @@ func (s *fixture) awaitSignals(active func() *exporter.Exporter, n int) (all []k
 	return all
 }
 
-func (s *fixture) itself() *exporter.Exporter { return s.exporter }
-
 // asked is one request, as arguments of exporter signal and as JSON, and a series with its value afterwards.
 type asked struct {
 	args, request string
 	series, value string
 }
 
-// TestSignalsAreTheSameByEveryWay sends the same signals by the socket, the admin server, NATS and Kafka, in turns. The
-// answers are the same, and so are states, results and effects.
+// TestSignalsAreTheSameByEveryWay sends the same signals by the socket, by the admin server, and there without the
+// command, in turns. The answers are the same, and so are states, results and effects.
 func TestSignalsAreTheSameByEveryWay(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
 	w := newSignalWays(t)
 	s := newFixture(t, kinds, w.configureSignals, func(settings *exporter.Settings) { settings.Rule = map[string]any{"name": "all"} })
-	makeTopic(t, s.kafka.Brokers(), w.topic)
 	s.must(s.exporter.Start(t.Context()))
-	s.awaitAnswer("/readyz?verbose", http.StatusOK, signalsArrive)
-	s.awaitAnswer("/readyz?verbose", http.StatusOK, "[+]signals/nats ok")
 	s.must(s.load(20, kinds).Wait())
 	s.awaitAll()
-	to := s.newSenders()
 	const paused, rulePaused = `kubecdc_sink_paused{sink="nats"}`, `kubecdc_rule_paused{rule="all"}`
 	script := []asked{
 		{"pause --sink nats --for 1h", `{"signal":"pause","sink":"nats","for":"1h"}`, paused, "1"},
@@ -148,15 +97,15 @@ func TestSignalsAreTheSameByEveryWay(t *testing.T) {
 		{"snapshot --sink nats --select Pods", `{"signal":"snapshot","sink":"nats","select":["Pods"]}`, paused, "0"},
 		{"replay --sink kafka --since 1000000", `{"signal":"replay","sink":"kafka","offset":1000000}`, paused, "0"},
 		{"cancel aaaaaaaaaa", `{"signal":"cancel","target":"aaaaaaaaaa"}`, paused, "0"},
-		{"deadletters discard --all --sink nats", `{"signal":"deadletters.discard","sink":"nats"}`, paused, "0"},
+		{"deadletters discard --all --sink nats", `{"signal":"deadletters.discard","sink":"nats","all":true}`, paused, "0"},
 	}
-	ways := []string{"socket", "admin", "nats", "kafka"}
+	ways := []string{"socket", "admin", "http"}
 	answers, kept, count := map[string][]string{}, map[string][]string{}, 0
 	for _, way := range ways {
 		for _, one := range script {
-			answers[way] = append(answers[way], s.sendSignal(way, w, to, one))
+			answers[way] = append(answers[way], s.sendSignal(way, w, one))
 			count++
-			all := s.awaitSignals(s.itself, count)
+			all := s.awaitSignals(count)
 			s.awaitMetric(one.series, one.value)
 			if len(all) != count {
 				t.Fatalf("%s by %s: there are %d signals and not %d", one.request, way, len(all), count)
@@ -173,15 +122,11 @@ func TestSignalsAreTheSameByEveryWay(t *testing.T) {
 	if got, want := strings.Join(answers["admin"], ""), strings.Join(answers["socket"], ""); got != want {
 		t.Errorf("the command prints by the admin server\n%s\nand by the socket\n%s", got, want)
 	}
-	s.checkAnswersByNATS(to, w, answers["nats"])
 	s.checkWrongTokens(w)
 	s.awaitAll()
 	sent := s.listSignals(s.exporter)
 	s.must(s.exporter.Stop())
 	s.checkSnapshots(sent, len(ways))
-	if _, err := to.nats.Request(w.subject, []byte(script[0].request), arriveWithin); !errors.Is(err, nats.ErrNoResponders) {
-		t.Errorf("a request to an exporter that has stopped: %v", err)
-	}
 	log, err := os.ReadFile(s.exporter.Log())
 	s.must(err)
 	if bytes.Contains(log, []byte(signalToken)) {
@@ -217,17 +162,16 @@ func (s *fixture) checkSnapshots(sent []keptSignal, want int) {
 }
 
 // sendSignal sends a signal in one of the ways, and returns its answer.
-func (s *fixture) sendSignal(way string, w *signalWays, to senders, one asked) string {
+func (s *fixture) sendSignal(way string, w *signalWays, one asked) string {
 	s.t.Helper()
 	args := append([]string{"signal"}, strings.Fields(one.args)...)
 	switch way {
-	case "nats":
-		answer, err := to.nats.Request(w.subject, []byte(one.request), arriveWithin)
-		s.must(err)
-		return string(answer.Data)
-	case "kafka":
-		s.writeSignals(to, w.topic, one.request)
-		return ""
+	case "http":
+		status, answer := s.postSignal(one.request)
+		if status != http.StatusOK {
+			s.t.Errorf("%s is answered with %d, %s", one.request, status, answer)
+		}
+		return answer
 	case "admin":
 		args = append(args, w.byAdmin(s.exporter)...)
 	default:
@@ -237,45 +181,18 @@ func (s *fixture) sendSignal(way string, w *signalWays, to senders, one asked) s
 	return withoutVariables(fmt.Sprintf("%s: exit code %d\n%s", one.args, code, out))
 }
 
-// checkAnswersByNATS checks that each answer is that of the socket to the same request, and that something else is answered
-// as there, too.
-func (s *fixture) checkAnswersByNATS(to senders, w *signalWays, answers []string) {
+// postSignal sends a request to the admin server as a program does, and returns the status and the answer.
+func (s *fixture) postSignal(request string) (status int, answer string) {
 	s.t.Helper()
-	for _, answer := range answers {
-		var a struct {
-			Signals []struct{ ID, Signal, State string }
-			Error   string
-		}
-		if err := json.Unmarshal([]byte(answer), &a); err != nil || len(a.Signals) != 1 || len(a.Signals[0].ID) != 10 || a.Signals[0].State == "" || a.Error != "" {
-			s.t.Errorf("NATS answers %s", answer)
-		}
-	}
-	for _, request := range []string{`{"signal":"resume","sink":"nats"}`, `{"signal":`, `{"signal":"pause","for":"x"}`} {
-		answer, err := to.nats.Request(w.subject, []byte(request), arriveWithin)
-		s.must(err)
-		if got, want := withoutVariables(string(answer.Data)), withoutVariables(s.postToSocket(request)); got != want {
-			s.t.Errorf("%s: NATS answers %s, and the socket %s", request, got, want)
-		}
-	}
-}
-
-// postToSocket sends a request as the command does, and returns the body of the answer.
-func (s *fixture) postToSocket(request string) string {
-	s.t.Helper()
-	socket := filepath.Join(filepath.Dir(s.exporter.Config()), "journal", "signal.sock")
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}
-	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://exporter/v1/signals", strings.NewReader(request))
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://"+s.exporter.Address()+"/v1/signals", strings.NewReader(request))
 	s.must(err)
-	answer, err := client.Do(r)
+	r.Header.Set("Authorization", "Bearer "+signalToken)
+	response, err := http.DefaultClient.Do(r)
 	s.must(err)
-	defer answer.Body.Close()
-	var text bytes.Buffer
-	_, err = text.ReadFrom(answer.Body)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
 	s.must(err)
-	return strings.TrimSuffix(text.String(), "\n")
+	return response.StatusCode, string(text)
 }
 
 // checkWrongTokens checks that a wrong token is refused, and that a token that is replaced counts at once.
@@ -295,123 +212,12 @@ func (s *fixture) checkWrongTokens(w *signalWays) {
 	s.ask(append(list, w.byAdmin(s.exporter)...)...)
 }
 
-// signalRecords is how many signals TestSignalsInATopicAreTakenOnce writes between two ends of the active exporter.
-const signalRecords = 12
-
-// TestSignalsInATopicAreTakenOnce writes signals into a topic while the active exporter is killed and its volume taken,
-// again and again. Each is taken once by one of them; those from before the first start never.
-func TestSignalsInATopicAreTakenOnce(t *testing.T) {
-	for _, stateIn := range []string{"nats", "kafka"} {
-		t.Run("state in "+stateIn, func(t *testing.T) {
-			w := newSignalWays(t)
-			p := newPair(t, []workload.Kind{workload.ConfigMaps}, stateIn, w.configureSignals)
-			makeTopic(t, p.kafka.Brokers(), w.topic)
-			to := p.newSenders()
-			p.writeSignals(to, w.topic, `{"signal":"pause","sink":"kafka"}`, "old")
-			p.start()
-			p.awaitAnswerOf(p.active(), "/readyz?verbose", signalsArrive) // from then on they are taken
-			p.checkStandby(w)
-			want := []string{}
-			write := func() {
-				for i := range signalRecords / 2 {
-					request := fmt.Sprintf(`{"signal":"resume","sink":"of record %d"}`, 2+len(want))
-					if i%3 == 0 {
-						request = fmt.Sprintf(`{"malformed %d`, 2+len(want))
-					}
-					p.writeSignals(to, w.topic, request)
-					want = append(want, request)
-				}
-			}
-			for range 4 {
-				write()
-				active := p.active()
-				write() // some of which is read when it is killed
-				p.kill(active)
-				p.deleteLease()
-				p.must(active.Start(t.Context()))
-				p.awaitAnswerByNATS(to, w)
-			}
-			p.awaitSignals(p.active, len(want))
-			p.checkTaken(p.active(), want)
-		})
-	}
-}
-
-// TestSignalsInATopicAreTakenOnceByOneExporter writes signals into a topic while an exporter with a volume is killed,
-// stopped, and gets other configurations.
-func TestSignalsInATopicAreTakenOnceByOneExporter(t *testing.T) {
+// TestAStandbyTakesNoSignals by either way, and names the active exporter.
+func TestAStandbyTakesNoSignals(t *testing.T) {
 	w := newSignalWays(t)
-	s := newFixture(t, []workload.Kind{workload.ConfigMaps}, w.configureSignals)
-	makeTopic(t, s.kafka.Brokers(), w.topic)
-	to := s.newSenders()
-	s.writeSignals(to, w.topic, `{"signal":"pause","sink":"kafka"}`, "old")
-	s.must(s.exporter.Start(t.Context()))
-	s.awaitAnswer("/readyz?verbose", http.StatusOK, signalsArrive)
-	want := []string{}
-	for round := range 6 {
-		for range signalRecords {
-			request := fmt.Sprintf(`{"signal":"resume","sink":"of record %d"}`, 2+len(want))
-			s.writeSignals(to, w.topic, request)
-			want = append(want, request)
-		}
-		switch round % 3 {
-		case 0:
-			s.must(s.exporter.Kill())
-			s.must(s.exporter.Start(t.Context()))
-		case 1:
-			s.must(s.exporter.Stop())
-			s.must(s.exporter.Start(t.Context()))
-		default: // other timeouts of the connections
-			s.must(s.exporter.Configure(func(given *exporter.Settings) {
-				given.Kafka = map[string]any{"requestTimeout": fmt.Sprint(10+round, "s")}
-				given.NATS = map[string]any{"ackTimeout": fmt.Sprint(10+round, "s")}
-			}))
-			s.awaitConfiguration()
-		}
-		s.awaitAnswerByNATS(to, w)
-	}
-	s.awaitSignals(s.itself, len(want))
-	s.checkTaken(s.exporter, want)
-}
-
-// lossNoticed is how long a sender waits for an answer before it asks again.
-const lossNoticed = 2 * time.Second
-
-// awaitAnswerByNATS waits until an exporter answers a request, which is none, so that the list does not have it.
-func (s *fixture) awaitAnswerByNATS(to senders, w *signalWays) {
-	s.t.Helper()
-	await.Condition(s.t, "signals over NATS", arriveWithin, lookEvery, func() string {
-		answer, err := to.nats.Request(w.subject, []byte("{"), lossNoticed)
-		switch {
-		case errors.Is(err, nats.ErrNoResponders), errors.Is(err, nats.ErrTimeout): // one that was killed may have it
-			return "an exporter that answers"
-		case err != nil || !bytes.Contains(answer.Data, []byte("this is no signal")):
-			s.t.Fatalf("NATS answers %v, %v", answer, err)
-		}
-		return ""
-	})
-}
-
-// checkTaken checks that an exporter has exactly one signal of each record behind the second.
-func (s *fixture) checkTaken(e *exporter.Exporter, want []string) {
-	s.t.Helper()
-	type takenRecord struct {
-		Sink, State, Result string
-		Record              struct{ Offset int }
-	}
-	all := strings.Split(strings.TrimSpace(s.ask("signal", "list", "--config", e.Config(), "-o", "json")), "\n")
-	if len(all) != len(want) {
-		s.t.Errorf("%d records have %d signals", len(want), len(all))
-	}
-	for i, line := range all[:min(len(all), len(want))] {
-		var one takenRecord
-		s.must(json.Unmarshal([]byte(line), &one))
-		isRequest := strings.Contains(want[i], "resume")
-		if one.Record.Offset != 2+i || isRequest && one.Sink != fmt.Sprintf("of record %d", 2+i) || one.State != "refused" ||
-			isRequest == strings.HasPrefix(one.Result, "the record is no signal") {
-			s.t.Errorf("record %d, %s, has the signal %s", 2+i, want[i], line)
-		}
-	}
+	p := newPair(t, []workload.Kind{workload.ConfigMaps}, "nats", w.configureSignals)
+	p.start()
+	p.checkStandby(w)
 }
 
 // checkStandby checks that a standby answers at its admin server as at its socket.

@@ -25,7 +25,7 @@ func newPartition(t *Topic, id int32, added bool) *partition {
 	p.follower = follow.New(follow.Options{
 		Cluster: t.cluster, Partition: cluster.Partition{Topic: t.topic, Index: id}, Role: "audit topic", FromStart: added,
 		Load: p.loadPosition, Each: p.scanRecord, Store: p.storeRead,
-		RecordLoss: func(ctx context.Context, l follow.Loss) error { return p.StoreLoss(ctx, p.since, l.Reason) },
+		RecordLoss: func(ctx context.Context, reason string) error { return p.StoreLoss(ctx, p.since, reason) },
 	})
 	return p
 }

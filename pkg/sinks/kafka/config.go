@@ -108,8 +108,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// ClusterOptions returns the settings of the connections.
-func (c Config) ClusterOptions() cluster.Options {
+// clusterOptions returns the settings of the connections.
+func (c Config) clusterOptions() cluster.Options {
 	c = c.withDefaults()
 	return cluster.Options{Brokers: c.Brokers, ClientID: c.ClientID, TLS: c.TLS, SASL: c.SASL, Timeout: c.RequestTimeout}
 }

@@ -32,9 +32,6 @@ func isLegalInTopic(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == '_' || b == '-'
 }
 
-// CheckTopicName returns why Kafka would refuse a topic of a name; nil if it would not.
-func CheckTopicName(name string) error { return checkTopicName([]byte(name)) }
-
 // checkTopicName returns why Kafka would refuse a topic of this name.
 func checkTopicName(name []byte) error {
 	switch {

@@ -86,7 +86,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := cluster.New(cfg.ClusterOptions(), log)
+	c, err := cluster.New(cfg.clusterOptions(), log)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func OpenStoredReader(cfg Config) (*StoredReader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	options := cfg.ClusterOptions()
+	options := cfg.clusterOptions()
 	options.ClientID += "-reader"
 	c, err := cluster.New(options, slog.New(slog.DiscardHandler))
 	if err != nil {

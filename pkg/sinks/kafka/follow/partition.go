@@ -27,9 +27,6 @@ type Position struct {
 	last protocol.BatchID // zero if it is not known
 }
 
-// At returns the position of a record without what identifies the partition. That is found out again when it is read.
-func At(offset int64) Position { return Position{Next: offset} }
-
 func (p Position) hasBatch() bool { return p.last != protocol.BatchID{} }
 
 // String returns the stored form.
@@ -41,13 +38,7 @@ func ParsePosition(text string) (p Position, ok bool) {
 	return p, n >= 1
 }
 
-// Loss is what is missing at a position.
-type Loss struct {
-	Recreated bool // the partition is another one, or has lost what was read of it; else records before it were removed
-	Reason    string
-}
-
-// Options are what a partition needs. All but the flags are required.
+// Options are what a partition needs. All but FromStart are required.
 type Options struct {
 	Cluster   *cluster.Cluster
 	Partition cluster.Partition
@@ -59,13 +50,11 @@ type Options struct {
 	Each func(Record) error
 	// Store stores the position after the records that Each has got since the last call. An error ends the read.
 	Store func(ctx context.Context, p Position) error
-	// RecordLoss is called before the position after a loss is stored.
-	RecordLoss func(ctx context.Context, l Loss) error
+	// RecordLoss is called with the reason of a loss, before the position after it is stored.
+	RecordLoss func(ctx context.Context, reason string) error
 	// FromStart reads a partition without a stored position from its oldest record on. Without it, what was written before is
 	// skipped.
 	FromStart bool
-	// SkipRecreated skips what is in a recreated partition when that is noticed. Without it, all of that is read.
-	SkipRecreated bool
 }
 
 // Partition reads one partition. One goroutine uses it.
@@ -97,7 +86,7 @@ func (p *Partition) ReadAvailable(ctx context.Context, lead cluster.Lead) error 
 	if err := p.resolveStart(ctx, s); err != nil {
 		return err
 	}
-	if loss := p.findLoss(s); loss.Reason != "" {
+	if loss := p.findLoss(s); loss != "" {
 		return p.restart(ctx, s, loss)
 	}
 	return p.readSpan(ctx, s)
@@ -115,9 +104,9 @@ func (p *Partition) resolveStart(ctx context.Context, s *cluster.Span) error {
 	}
 	position, known := ParsePosition(stored)
 	if !known {
-		position = At(s.First)
+		position = Position{Next: s.First}
 		if !p.FromStart {
-			position = At(s.End)
+			position = Position{Next: s.End}
 		}
 		if err := p.Store(ctx, position); err != nil {
 			return err
@@ -127,30 +116,27 @@ func (p *Partition) resolveStart(ctx context.Context, s *cluster.Span) error {
 	return nil
 }
 
-// findLoss returns which unread records are gone; its reason is "" if there are none.
-func (p *Partition) findLoss(s *cluster.Span) Loss {
+// findLoss describes which unread records are gone; "" if there are none.
+func (p *Partition) findLoss(s *cluster.Span) string {
 	switch at := p.position.Next; {
 	case at > s.End:
-		return Loss{Recreated: true, Reason: fmt.Sprintf("%s was read to offset %d and ends at %d: it was recreated, or has lost records", p.where(), at, s.End)}
+		return fmt.Sprintf("%s was read to offset %d and ends at %d: it was recreated, or has lost records", p.where(), at, s.End)
 	case at < s.First:
-		return Loss{Reason: fmt.Sprintf("%s lost %d records before they were read", p.where(), s.First-at)}
+		return fmt.Sprintf("%s lost %d records before they were read", p.where(), s.First-at)
 	}
-	return Loss{}
+	return ""
 }
 
 func (p *Partition) where() string {
 	return Name(p.Partition.Index) + " of the " + p.Role + " " + p.Partition.Topic
 }
 
-// restart records a loss, and continues behind it.
-func (p *Partition) restart(ctx context.Context, s *cluster.Span, loss Loss) error {
+// restart records a loss, and continues with what there is.
+func (p *Partition) restart(ctx context.Context, s *cluster.Span, loss string) error {
 	if err := p.RecordLoss(ctx, loss); err != nil {
 		return err
 	}
-	next := At(s.First)
-	if loss.Recreated && p.SkipRecreated {
-		next = At(s.End)
-	}
+	next := Position{Next: s.First}
 	if err := p.Store(ctx, next); err != nil {
 		return err
 	}
@@ -178,7 +164,7 @@ func (p *Partition) readSpan(ctx context.Context, s *cluster.Span) error {
 		p.started = false
 		return caller.Err
 	case errors.Is(err, cluster.ErrRecreated):
-		return p.restart(ctx, s, Loss{Recreated: true, Reason: p.where() + " does not hold what was read of it: it was recreated"})
+		return p.restart(ctx, s, p.where()+" does not hold what was read of it: it was recreated")
 	case errors.Is(err, kafka.OffsetOutOfRange):
 		return nil // records were removed in between; the next call finds the new extent
 	}

@@ -142,49 +142,6 @@ func (l *Link) UnansweredError(subject string) error {
 	return TimeoutError(fmt.Errorf("%w for %q within %v", ErrUnanswered, subject, l.opts.Timeout))
 }
 
-// Flush waits until the server has read everything that was sent. A permission violation arrives before that as an error of
-// the connection; it may belong to another caller, and then both send again. before is the LastError from before the first
-// message.
-func (l *Link) Flush(ctx context.Context, before error) error {
-	bounded, cancel := context.WithTimeout(ctx, l.opts.Timeout)
-	defer cancel()
-	err := l.nc.FlushWithContext(bounded)
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded):
-		return TimeoutError(fmt.Errorf("the server has not read the messages within %v", l.opts.Timeout))
-	case err != nil:
-		return l.notConnectedError(ctx, err)
-	}
-	after := l.nc.LastError()
-	if after == nil || after == before { //nolint:errorlint // identity: a repeated violation is another error value
-		return nil
-	}
-	if m := publishViolation.FindStringSubmatch(after.Error()); m != nil {
-		return &DeniedError{Subject: m[1], Err: after}
-	}
-	return fmt.Errorf("publish: %w", after)
-}
-
-// SubscribeGroup subscribes to a subject as a member of a queue group, and returns when the server has accepted that. The
-// library subscribes again after each reconnect.
-func (l *Link) SubscribeGroup(ctx context.Context, subject, group string) (*nats.Subscription, error) {
-	before := l.nc.LastError()
-	s, err := l.nc.QueueSubscribeSync(subject, group)
-	if err != nil {
-		return nil, l.notConnectedError(ctx, err)
-	}
-	if err := l.Flush(ctx, before); err != nil {
-		_ = s.Unsubscribe() // it fails where the connection is closed
-		if refusal := subscriptionRefusal(err, l.inbox); refusal != nil {
-			return nil, refusal
-		}
-		return nil, err
-	}
-	return s, nil
-}
-
 // Timeout returns how long to wait for an answer.
 func (l *Link) Timeout() time.Duration { return l.opts.Timeout }
 

@@ -37,7 +37,6 @@ type Settings struct {
 	Journal   mapping // further keys of the section of that name
 	State     mapping // the section of that name
 	Election  mapping // as well
-	Signals   mapping // as well
 	Admin     mapping // further keys of the section of that name
 
 	DeadLetters mapping // of the sink "nats"
@@ -85,9 +84,6 @@ func (s Settings) content(listen string) mapping {
 	}
 	if s.Election != nil {
 		c["election"] = s.Election
-	}
-	if s.Signals != nil {
-		c["signals"] = s.Signals
 	}
 	maps.Copy(c["journal"].(mapping), s.Journal)
 	maps.Copy(c["admin"].(mapping), s.Admin)
