@@ -38,7 +38,7 @@ func sinkFlag(cmd *cobra.Command) *string {
 	return name
 }
 
-// parseOffsets reads which dead letters are meant; nil means all.
+// parseOffsets reads which dead letters are meant; nil with all.
 func parseOffsets(args []string, all bool) ([]uint64, error) {
 	if all == (len(args) > 0) {
 		return nil, errors.New("no dead letters given: expected their offsets, or --all")

@@ -29,7 +29,7 @@ writable. While an exporter runs on it this ends with exit code 3.`,
 		if err != nil {
 			return err
 		}
-		r := signals.Request{Kind: signals.DiscardDeadLetters, Sink: *sink, Offsets: offsets}
+		r := signals.Request{Kind: signals.DiscardDeadLetters, Sink: *sink, All: *all, Offsets: offsets}
 		return inspect.TreatDeadLetters(cmd.Context(), dir, configured, r, cmd.OutOrStdout())
 	}
 	return cmd

@@ -42,7 +42,7 @@ exporter may have taken over: then they are dead letters again once this one doe
 		for _, s := range cfg.Sinks {
 			configured = append(configured, s.Name)
 		}
-		r := signals.Request{Kind: signals.RetryDeadLetters, Sink: *sink, Offsets: offsets}
+		r := signals.Request{Kind: signals.RetryDeadLetters, Sink: *sink, All: *all, Offsets: offsets}
 		return inspect.TreatDeadLetters(cmd.Context(), cfg.Journal.Dir, configured, r, cmd.OutOrStdout())
 	}
 	return cmd

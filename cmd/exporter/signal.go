@@ -54,10 +54,10 @@ What is paused already stays paused; the new signal decides until when.`,
 		Args: cobra.NoArgs,
 	}
 	target, of, output := addSignalTargetFlags(cmd), addSubjectFlags(cmd), outputFlag(cmd, "form: text or json")
-	duration := cmd.Flags().Duration("for", 0, "resume by itself after this time, such as 30m; 0: until resumed")
+	duration := cmd.Flags().Duration("for", 0, "resume by itself after this time, such as 30m; without: until resumed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if *duration < 0 {
-			return errors.New("--for is negative")
+		if cmd.Flags().Changed("for") && *duration <= 0 {
+			return errors.New("--for must be above 0; without it the pause lasts until it is resumed")
 		}
 		return sendSignal(cmd, target, signals.Request{Kind: signals.Pause, Sink: of.Sink, Rule: of.Rule, For: *duration}, *output)
 	}
@@ -94,10 +94,11 @@ func addSubjectFlags(cmd *cobra.Command) *signals.Subject {
 
 func signalSnapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "snapshot --sink NAME [--select RESOURCE]... [-n NAMESPACE | --object NAMESPACE/NAME...] (--config FILE | --dir DIR | --server URL)",
+		Use:   "snapshot --sink NAME (--select RESOURCE... | --all) [-n NAMESPACE | --object NAMESPACE/NAME...] (--config FILE | --dir DIR | --server URL)",
 		Short: "Emit the existing objects again for a sink, between live changes",
-		Long: `Emit the existing objects again for a sink, between live changes: of all resources that
-are watched, or of those selected, as rules name them. Other sinks get nothing of it.
+		Long: `Emit the existing objects again for a sink, between live changes: of the resources
+selected, as rules name them, or with --all of all that are watched. Other sinks get
+nothing of it.
 
 --object names single objects of one resource: those that exist are emitted again, and
 of the others a delete is.
@@ -108,12 +109,15 @@ replicated state, after a failover.`,
 		Args: cobra.NoArgs,
 	}
 	target, sink, output := addSignalTargetFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
-	names := cmd.Flags().StringSlice("select", nil, "only these resources, such as deployments.apps; all without")
+	names := cmd.Flags().StringSlice("select", nil, "these resources, such as deployments.apps")
+	all := cmd.Flags().Bool("all", false, "all resources that are watched")
 	namespace := cmd.Flags().StringP("namespace", "n", "", "only objects of this namespace; all without")
 	objects := cmd.Flags().StringArray("object", nil, "only this object of the selected resource: NAMESPACE/NAME, or NAME without namespaces")
+	cmd.MarkFlagsOneRequired("select", "all")
+	cmd.MarkFlagsMutuallyExclusive("select", "all")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return sendSignal(cmd, target, signals.Request{
-			Kind: signals.Snapshot, Sink: *sink, Select: *names, Namespace: *namespace, Objects: *objects,
+			Kind: signals.Snapshot, Sink: *sink, All: *all, Select: *names, Namespace: *namespace, Objects: *objects,
 		}, *output)
 	}
 	return cmd
@@ -216,7 +220,7 @@ func signalLettersCommand(kind signals.Kind, name, short, long string) *cobra.Co
 		if err != nil {
 			return err
 		}
-		return sendSignal(cmd, target, signals.Request{Kind: kind, Sink: *sink, Offsets: offsets}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: kind, Sink: *sink, All: *all, Offsets: offsets}, *output)
 	}
 	return cmd
 }
@@ -275,7 +279,7 @@ func signalListCommand() *cobra.Command {
 		Use:   "list (--config FILE | --dir DIR | --server URL)",
 		Short: "List signals with what became of them, the oldest first",
 		Long: `List the signals of a running exporter with what became of them, the oldest first. The
-last 100 ended ones are kept.`,
+last 100 ended ones are kept, and the last 20 that were refused.`,
 		Args: cobra.NoArgs,
 	}
 	target := addSignalTargetFlags(cmd)

@@ -24,17 +24,18 @@ func TreatDeadLetters(ctx context.Context, dir string, r signals.Request, names 
 			s = s.End(signals.Refused, time.Now(), 0, refusal)
 			return nil
 		}
-		s, err = treatLetters(ctx, j, s, r.Offsets)
+		s, err = treatLetters(ctx, j, s, r)
 		return err
 	})
 	return s, err
 }
 
-// treatLetters retries or discards the dead letters at some offsets, or with nil all of the sink, and returns the signal
-// with its end.
-func treatLetters(ctx context.Context, j *journal.Journal, s signals.Signal, offsets []uint64) (signals.Signal, error) {
+// treatLetters retries or discards the dead letters at some offsets, or all of the sink, and returns the signal with its
+// end.
+func treatLetters(ctx context.Context, j *journal.Journal, s signals.Signal, r signals.Request) (signals.Signal, error) {
 	var err error
-	if offsets == nil {
+	offsets := r.Offsets
+	if r.All {
 		if offsets, err = j.DeadLetterOffsets(s.Sink); err != nil {
 			return s.End(signals.Aborted, time.Now(), 0, err.Error()), err
 		}

@@ -107,7 +107,7 @@ func TestDeadLettersAreTreatedAlikeWhetherAnExporterRuns(t *testing.T) {
 		{signals.DiscardDeadLetters, "a", []uint64{4, 5}, signals.Refused, `sink "a" has no dead letter at offset 5`},
 		{signals.DiscardDeadLetters, "gone", nil, signals.Nothing, "the sink has no dead letters"},
 	} {
-		request := signals.Request{Kind: test.kind, Sink: test.sink, Offsets: test.offsets}
+		request := signals.Request{Kind: test.kind, Sink: test.sink, Offsets: test.offsets, All: test.offsets == nil}
 		running, stopped := t.TempDir(), t.TempDir()
 		for _, dir := range []string{running, stopped} {
 			if err := os.CopyFS(dir, os.DirFS(original)); err != nil {

@@ -44,7 +44,7 @@ func (s *requestedReplays) submit(ctx context.Context, r signals.Request) (signa
 	case err != nil:
 		return signal, err
 	case refusal != "":
-		signal = signal.End(signals.Refused, time.Now(), 0, refusal)
+		return s.registry.Refuse(signal, refusal), nil
 	case replay.Next > replay.Last:
 		signal = signal.End(signals.Nothing, time.Now(), 0, "the journal keeps nothing from there on")
 	default:
@@ -75,7 +75,7 @@ func (s *requestedReplays) refusalOfReplay(ctx context.Context, r signals.Reques
 	}
 	sink := s.sinks[slices.IndexFunc(s.sinks, func(o config.Sink) bool { return o.Name == r.Sink })]
 	if holdsRows(sink) {
-		return fmt.Sprintf("sink %q has rows, which the past would replace; exporter signal snapshot --sink %s emits what exists", r.Sink, r.Sink), nil
+		return fmt.Sprintf("sink %q has rows, which the past would replace; exporter signal snapshot --all emits what exists", r.Sink), nil
 	}
 	for _, o := range s.registry.List() {
 		if o.Kind == signals.Replay && o.State == signals.Active && o.Sink == r.Sink {
@@ -87,13 +87,13 @@ func (s *requestedReplays) refusalOfReplay(ctx context.Context, r signals.Reques
 	case err != nil:
 		return "", err
 	case !exists && r.Offset <= s.journal.Newest():
-		return "the journal keeps no change; exporter signal snapshot --sink " + r.Sink + " emits what exists", nil
+		return "the journal keeps no change; exporter signal snapshot --all emits what exists", nil
 	case r.Offset > s.journal.Newest()+1:
 		return fmt.Sprintf("the newest change has the offset %d", s.journal.Newest()), nil
 	case !exists || oldest.Offset == 1:
 	case r.Offset > 0 && r.Offset < oldest.Offset, r.Offset == 0 && r.From.Before(oldest.Change.ObservedAt):
 		return fmt.Sprintf("the journal keeps changes from offset %d on, observed at %s (journal.keep); ask for those, or emit what exists: "+
-			"exporter signal snapshot --sink %s", oldest.Offset, oldest.Change.ObservedAt.Format(time.RFC3339), r.Sink), nil
+			"exporter signal snapshot --all", oldest.Offset, oldest.Change.ObservedAt.Format(time.RFC3339)), nil
 	}
 	return "", nil
 }

@@ -215,17 +215,17 @@ func TestAReplayIsRefusedWithItsRemedy(t *testing.T) {
 			}
 		}
 	}
-	check(signals.Request{Sink: "a", From: observed(1)}, signals.Refused, "keeps no change", "exporter signal snapshot --sink a")
+	check(signals.Request{Sink: "a", From: observed(1)}, signals.Refused, "keeps no change", "exporter signal snapshot --all")
 	appendPods(t, j, 1, 20)
 	check(signals.Request{Sink: "c", Offset: 1}, signals.Refused, "there are: a, b, rows, kv")
-	check(signals.Request{Sink: "rows", Offset: 1}, signals.Refused, "rows", "exporter signal snapshot --sink rows")
-	check(signals.Request{Sink: "kv", Offset: 1}, signals.Refused, "rows", "exporter signal snapshot --sink kv")
+	check(signals.Request{Sink: "rows", Offset: 1}, signals.Refused, "rows", "exporter signal snapshot --all")
+	check(signals.Request{Sink: "kv", Offset: 1}, signals.Refused, "rows", "exporter signal snapshot --all")
 	check(signals.Request{Sink: "a", Offset: 22}, signals.Refused, "the newest change has the offset 20")
 	check(signals.Request{Sink: "a", Offset: 21}, signals.Nothing, "nothing from there on")
 	check(signals.Request{Sink: "b", From: observed(-5)}, signals.Active, "up to offset 20") // nothing was ever trimmed
 	seedJournal(t, j)
 	appendPods(t, j, 30, 5)
-	check(signals.Request{Sink: "a", Offset: 5}, signals.Refused, "changes from offset 2", "exporter signal snapshot --sink a")
+	check(signals.Request{Sink: "a", Offset: 5}, signals.Refused, "changes from offset 2", "exporter signal snapshot --all")
 	check(signals.Request{Sink: "a", From: observed(29)}, signals.Refused, "observed at "+observed(30).Format(time.RFC3339))
 	check(signals.Request{Sink: "a", From: observed(32)}, signals.Active, "follow, up to offset 25")
 }

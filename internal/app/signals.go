@@ -49,13 +49,13 @@ func newSignalControl(j *journal.Journal, r *replica, log *slog.Logger) (*signal
 
 // storeBook stores the signals. The state comes first: a journal that has a signal which the state lacks is not believed
 // after a failover.
-func (c *signalControl) storeBook(ctx context.Context, book []byte) error {
+func (c *signalControl) storeBook(ctx context.Context, entries map[uint64][]byte) error {
 	if c.replica != nil {
-		if err := c.replica.writer.StoreSignals(ctx, book); err != nil {
+		if err := c.replica.writer.StoreSignals(ctx, entries); err != nil {
 			return err
 		}
 	}
-	return c.journal.StoreSignals(ctx, string(book))
+	return c.journal.StoreSignals(ctx, entries)
 }
 
 // load loads the signals of the journal and, once this process has taken it over, of the replicated state.
@@ -64,17 +64,17 @@ func (c *signalControl) load() error {
 	if err != nil {
 		return err
 	}
-	stored := []string{inJournal}
+	stored := []map[uint64][]byte{inJournal}
 	if c.replica != nil && c.replica.failover != nil {
-		stored = append(stored, c.replica.writer.Signals())
-	}
-	books := make([]signals.Book, len(stored))
-	for i, text := range stored {
-		if books[i], err = signals.Decode([]byte(text)); err != nil {
+		inState, err := c.replica.writer.Signals()
+		if err != nil {
 			return err
 		}
+		stored = append(stored, inState)
 	}
-	c.registry.Load(books...)
+	if err := c.registry.Load(stored...); err != nil {
+		return err
+	}
 	c.endInterrupted(time.Now())
 	c.applyPauses(time.Now())
 	return nil
@@ -205,13 +205,12 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, cfg *conf
 		refusal = c.refusalOf(r, isPaused, cfg.Sinks)
 	}
 	if refusal != "" {
-		s = s.End(signals.Refused, time.Now(), 0, refusal)
-		return s, c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) })
+		return c.registry.Refuse(s, refusal), nil
 	}
 	waiting := c.waitingFor(s.Sink)
 	switch r.Kind {
 	case signals.RetryDeadLetters, signals.DiscardDeadLetters:
-		return c.treatDeadLetters(ctx, s, r.Offsets)
+		return c.treatDeadLetters(ctx, s, r)
 	case signals.Pause:
 		s.Count = waiting
 		if err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
@@ -268,10 +267,6 @@ func refusalOfRule(r signals.Request, isPaused bool, rules []config.Resource) st
 		}
 	}
 	switch {
-	case r.Sink != "" || r.Kind != signals.Pause && r.Kind != signals.Resume:
-		return onlyPausesOfRules
-	case r.For < 0:
-		return negativePause
 	case isPaused || slices.Contains(names, r.Rule):
 		return ""
 	case len(names) == 0:
@@ -279,12 +274,6 @@ func refusalOfRule(r signals.Request, isPaused bool, rules []config.Resource) st
 	}
 	return fmt.Sprintf("no rule %q is configured; those with a name are: %s", r.Rule, strings.Join(names, ", "))
 }
-
-// Refusals that several requests share.
-const (
-	negativePause     = "the duration of a pause is negative"
-	onlyPausesOfRules = "only pause and resume can name a rule, in place of a sink"
-)
 
 // refusalOf returns why a request is refused; "" if it is not.
 func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []config.Sink) string {
@@ -295,12 +284,6 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 	isLetters := r.Kind == signals.DiscardDeadLetters || r.Kind == signals.RetryDeadLetters
 	isConfigured := slices.Contains(names, r.Sink)
 	switch {
-	case r.Rule != "":
-		return onlyPausesOfRules
-	case !r.Kind.GoesOn() && r.Kind != signals.Resume && !isLetters:
-		return fmt.Sprintf("this exporter knows no signal %q", r.Kind)
-	case r.For < 0:
-		return negativePause
 	case isLetters:
 		return refusalOfLetters(c.journal, r, names)
 	case !isConfigured && (!isPaused || r.Kind == signals.Snapshot || r.Kind == signals.Replay):
@@ -311,11 +294,11 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 
 // treatDeadLetters retries or discards dead letters. What a signal has done when the process ends is durable, and the rest
 // is still there: endInterrupted then ends it.
-func (c *signalControl) treatDeadLetters(ctx context.Context, s signals.Signal, offsets []uint64) (signals.Signal, error) {
+func (c *signalControl) treatDeadLetters(ctx context.Context, s signals.Signal, r signals.Request) (signals.Signal, error) {
 	if err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
 		return s, err
 	}
-	s, err := treatLetters(context.WithoutCancel(ctx), c.journal, s, offsets) // each write is bounded; a journal that ends ends them
+	s, err := treatLetters(context.WithoutCancel(ctx), c.journal, s, r) // each write is bounded; a journal that ends ends them
 	c.registry.Update(func(b *signals.Book) { b.Put(s) })
 	c.log.Info("dead letters are treated as a signal asks", "sink", s.Sink, "signal", s.ID, "result", s.Result)
 	return s, err

@@ -198,14 +198,11 @@ func TestEverySignalHasAnEnd(t *testing.T) {
 	}{
 		{signals.Request{Kind: signals.Resume, Sink: "a"}, signals.Nothing, "the sink is not paused"},
 		{signals.Request{Kind: signals.Pause, Sink: "c"}, signals.Refused, `no sink "c" is configured; there are: a, b`},
-		{signals.Request{Kind: "stop", Sink: "a"}, signals.Refused, `this exporter knows no signal "stop"`},
 		{signals.Request{Kind: signals.Pause, Sink: "a"}, signals.Active, ""},
 		{signals.Request{Kind: signals.Pause, Sink: "a", For: time.Hour}, signals.Active, ""},
 		{signals.Request{Kind: signals.Resume, Sink: "a"}, signals.Done, "0 changes waited"},
 		{signals.Request{Kind: signals.Resume, Rule: "named"}, signals.Nothing, "the rule is not paused"},
 		{signals.Request{Kind: signals.Pause, Rule: "a"}, signals.Refused, `no rule "a" is configured; those with a name are: named`},
-		{signals.Request{Kind: signals.Pause, Rule: "named", Sink: "a"}, signals.Refused, onlyPausesOfRules},
-		{signals.Request{Kind: signals.RetryDeadLetters, Rule: "named"}, signals.Refused, onlyPausesOfRules},
 		{signals.Request{Kind: signals.Pause, Rule: "named"}, signals.Active, ""},
 		{signals.Request{Kind: signals.Resume, Rule: "named"}, signals.Done,
 			"paused for 0s: it goes on where it was, or with a gap where the API server no longer has the history"},
@@ -218,7 +215,7 @@ func TestEverySignalHasAnEnd(t *testing.T) {
 	for _, s := range c.registry.List() {
 		states = append(states, s.State)
 	}
-	if len(states) != 12 || states[3] != signals.Superseded || states[4] != signals.Done {
+	if len(states) != 9 || states[2] != signals.Superseded || states[3] != signals.Done {
 		t.Errorf("in the end %v", states)
 	}
 }
@@ -280,8 +277,8 @@ func TestASignalThatSeveralSendersSendAtOnceIsExecutedOnce(t *testing.T) {
 	h := openHandler(t, j, watchPods(t, j))
 	snapshot := signals.NewID()
 	for _, r := range []signals.Request{
-		{Kind: signals.RetryDeadLetters, Sink: "a"},
-		{Kind: signals.DiscardDeadLetters, Sink: "b"},
+		{Kind: signals.RetryDeadLetters, Sink: "a", All: true},
+		{Kind: signals.DiscardDeadLetters, Sink: "b", All: true},
 		{Kind: signals.Pause, Sink: "a", For: time.Hour},
 		{Kind: signals.Pause, Sink: "a"},
 		{Kind: signals.Resume, Sink: "a"},

@@ -64,7 +64,7 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 	}
 	switch {
 	case refusal != "":
-		signal = signal.End(signals.Refused, time.Now(), 0, refusal)
+		return s.registry.Refuse(signal, refusal), nil
 	case len(scopes) == 0:
 		signal = signal.End(signals.Nothing, time.Now(), 0, nothingSelected(r))
 	case len(r.Objects) > 0:
@@ -86,15 +86,15 @@ func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (sig
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	target, found := s.registry.Find(r.Target)
-	r.Sink = target.Sink
 	signal := r.New(time.Now())
+	signal.Sink = target.Sink
 	switch {
 	case !found:
-		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("no signal %q is kept; exporter signal list has those that are", r.Target))
+		return s.registry.Refuse(signal, fmt.Sprintf("no signal %q is kept; exporter signal list has those that are", r.Target)), nil
 	case target.Kind == signals.Pause:
-		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("%s is a pause, which exporter signal resume %s ends", target.ID, target.Subject().Flag()))
+		return s.registry.Refuse(signal, fmt.Sprintf("%s is a pause, which exporter signal resume %s ends", target.ID, target.Subject().Flag())), nil
 	case target.Kind != signals.Snapshot && target.Kind != signals.Replay:
-		signal = signal.End(signals.Refused, time.Now(), 0, fmt.Sprintf("%s is no snapshot but %s, which cannot be canceled", target.ID, target.Kind))
+		return s.registry.Refuse(signal, fmt.Sprintf("%s is no snapshot but %s, which cannot be canceled", target.ID, target.Kind)), nil
 	case target.State != signals.Active:
 		signal = signal.End(signals.Nothing, time.Now(), 0, fmt.Sprintf("%s %s has ended before: %s", target.Kind, target.ID, target.State))
 	default:
@@ -194,13 +194,6 @@ func invalidObjects(r signals.Request) string {
 		return "objects are of one resource, and the signal names " + cmp.Or(strings.Join(r.Select, ", "), "none")
 	case r.Namespace != "":
 		return "an object names its namespace itself, and the signal has another one"
-	case len(r.Objects) > signals.MaxObjects:
-		return fmt.Sprintf("the signal names %d objects, and one may name %d; use several, one after the other", len(r.Objects), signals.MaxObjects)
-	}
-	for _, key := range r.Objects {
-		if !signals.IsObject(key) {
-			return fmt.Sprintf("%.80q is no object: a namespaced one is NAMESPACE/NAME, another one NAME", key)
-		}
 	}
 	return ""
 }

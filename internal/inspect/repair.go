@@ -71,7 +71,7 @@ func (r *repairer) repairScope(ctx context.Context, d verify.Differing) (verify.
 
 // sendNamed emits objects again in signals of a bounded size, and counts those of signals that are done.
 func (r *repairer) sendNamed(ctx context.Context, keys []string, done *verify.ScopeRepair, count *int) error {
-	for chunk := range slices.Chunk(keys, signals.MaxObjects) {
+	for chunk := range slices.Chunk(keys, signals.MaxEntries) {
 		if _, err := r.send(ctx, signals.Request{Objects: chunk}, done); err != nil {
 			return err
 		}

@@ -141,7 +141,7 @@ func TestRepairNamesWhatDiffersInBoundedSignals(t *testing.T) {
 	s := newSignalTaker(t)
 	s.lose = 2
 	got, err := s.repair(
-		verify.Differing{Scope: configMaps, Existing: numbered(2*signals.MaxObjects + 1), Absent: []string{"ns/gone", "clusterwide", "ns/a/b"}},
+		verify.Differing{Scope: configMaps, Existing: numbered(2*signals.MaxEntries + 1), Absent: []string{"ns/gone", "clusterwide", "ns/a/b"}},
 		verify.Differing{Scope: configMaps, Whole: true, Absent: []string{"ns/gone"}},
 		verify.Differing{Scope: configMaps, Existing: numbered(1), Reason: "it would not help"},
 	)
@@ -149,7 +149,7 @@ func TestRepairNamesWhatDiffersInBoundedSignals(t *testing.T) {
 		t.Fatalf("%v, %+v, %d answers are left", err, got, s.lose)
 	}
 	named, whole, none := got.Resources[0], got.Resources[1], got.Resources[2]
-	if named.Existing != 2*signals.MaxObjects+1 || named.Absent != 1 || len(named.Signals) != 4 || !strings.HasPrefix(named.Reason, "2 records have keys") {
+	if named.Existing != 2*signals.MaxEntries+1 || named.Absent != 1 || len(named.Signals) != 4 || !strings.HasPrefix(named.Reason, "2 records have keys") {
 		t.Errorf("named: %+v", named)
 	}
 	if !whole.Whole || whole.Existing != 7 || whole.Absent != 1 || len(whole.Signals) != 2 {
@@ -158,7 +158,7 @@ func TestRepairNamesWhatDiffersInBoundedSignals(t *testing.T) {
 	if none.Existing != 0 || len(none.Signals) != 0 || none.Reason != "it would not help" {
 		t.Errorf("none: %+v", none)
 	}
-	for i, want := range []int{signals.MaxObjects, signals.MaxObjects, 1, 1, 0, 1} {
+	for i, want := range []int{signals.MaxEntries, signals.MaxEntries, 1, 1, 0, 1} {
 		if r := s.taken[i]; len(r.Objects) != want || r.Sink != "main" || r.Kind != signals.Snapshot || !slices.Equal(r.Select, []string{"configmaps"}) {
 			t.Errorf("signal %d: %+v", i, r)
 		}

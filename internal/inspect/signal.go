@@ -104,8 +104,12 @@ func ListSignals(ctx context.Context, client *signals.Client, asJSON bool, out i
 // signalExitError adds the exit code to an error of a client.
 func signalExitError(err error) error {
 	var denied *signals.DeniedError
-	if isAway(err) || errors.As(err, &denied) {
+	var invalid *signals.InvalidError
+	switch {
+	case isAway(err) || errors.As(err, &denied):
 		return exit.With(exit.Environment, err)
+	case errors.As(err, &invalid):
+		return usageErrorf("the signal is refused: %w", err)
 	}
 	return exit.With(exit.Runtime, err)
 }

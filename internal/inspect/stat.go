@@ -123,7 +123,7 @@ func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *
 // pausedSubjects returns the conditions of the sinks and rules that are paused by the signals in a journal. Signals that
 // cannot be read pause none: the exporter does not start with them.
 func pausedSubjects(s journal.OfflineStat) (all []condition.Status) {
-	book, _ := signals.Decode([]byte(s.Signals))
+	book, _ := signals.Decode(s.Signals)
 	backlog := map[string]uint64{}
 	for _, k := range s.Sinks {
 		backlog[k.Name] = k.Backlog

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -103,12 +104,47 @@ func (i *Identity) SetLastOwner(ctx context.Context, journal string, generation 
 	return i.queue.submitText(ctx, codec.KeyLastOwner, journal+" "+strconv.FormatUint(generation, 10))
 }
 
-// Signals returns what StoreSignals stored last; "" when nothing was.
-func (i *Identity) Signals() (string, error) { return i.store.loadText("signals", codec.KeySignals) }
+// Signals returns the entries that StoreSignals stored, by number.
+func (i *Identity) Signals() (map[uint64][]byte, error) {
+	release, err := i.store.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	entries, err := loadSignals(i.store.storeReader)
+	return entries, i.store.checkCorruption("signals", err)
+}
 
-// StoreSignals stores the requests of operators, of which the journal knows nothing else. Durable when it returns nil.
-func (i *Identity) StoreSignals(ctx context.Context, text string) error {
-	return i.queue.submitText(ctx, codec.KeySignals, text)
+func loadSignals(r storeReader) (map[uint64][]byte, error) {
+	entries := map[uint64][]byte{}
+	return entries, r.forEachKey(codec.PrefixSignals, func(key, value []byte) error {
+		number, err := codec.SplitSignalKey(key)
+		entries[number] = bytes.Clone(value)
+		return err
+	})
+}
+
+// signalBytes is the stored size of entries.
+func signalBytes(entries map[uint64][]byte) (n int64) {
+	for number, value := range entries {
+		n += int64(len(codec.KeySignal(number)) + len(value))
+	}
+	return n
+}
+
+// StoreSignals stores entries of the requests of operators by number, and removes those that are nil, in one write. The
+// journal knows nothing else of them. Durable when it returns nil.
+func (i *Identity) StoreSignals(ctx context.Context, entries map[uint64][]byte) error {
+	return i.queue.submit(ctx, func(g *group) error {
+		for number, value := range entries {
+			if key := codec.KeySignal(number); value == nil {
+				g.batch.removeKey(key)
+			} else {
+				g.batch.putKey(key, value)
+			}
+		}
+		return nil
+	}, nil)
 }
 
 // Secret returns 32 random bytes that belong to this journal and are stored in it. Read access to its files reveals them.

@@ -16,12 +16,12 @@ import (
 // OfflineStat is what is in the journal of an exporter that does not run.
 type OfflineStat struct {
 	Oldest, Newest uint64            // offsets; Oldest is Newest+1 before the first change
-	RetainedBytes  int64             // stored bytes of changes, known objects, bodies and dead letters: what Options.MaxBytes bounds
+	RetainedBytes  int64             // stored bytes of changes, known objects, bodies, dead letters and signals: what Options.MaxBytes bounds
 	ChangeBytes    int64             // of changes alone
 	DiskBytes      int64             // of all files of the store
 	Resources      []ResourceStat    // by name
 	Sinks          []OfflineSinkStat // by name
-	Signals        string            // as [Identity.StoreSignals] stored them
+	Signals        map[uint64][]byte // as [Identity.StoreSignals] stored them
 	Recovery       *Recovery         // a broken store was replaced and its gaps are not emitted yet; else nil
 }
 
@@ -74,11 +74,10 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	for _, r := range s.Resources {
 		s.RetainedBytes += r.KnownBytes + r.BodyBytes
 	}
-	signals, err := o.getValue(codec.KeySignals)
-	if err != nil {
+	if s.Signals, err = loadSignals(o.storeReader); err != nil {
 		return OfflineStat{}, o.wrapReadError("signals", err)
 	}
-	s.Signals = string(signals)
+	s.RetainedBytes += signalBytes(s.Signals)
 	value, err := o.getValue(codec.KeyRecovery)
 	if err == nil && value != nil {
 		s.Recovery, err = codec.DecodeRecovery(value)

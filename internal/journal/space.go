@@ -24,10 +24,10 @@ const (
 	minReserve = 40 << 20
 )
 
-// storedSizes are the stored bytes of everything but changes; known objects and bodies as they were measured last.
-type storedSizes struct{ known, bodies, dead int64 }
+// storedSizes are the stored bytes of everything but changes; all but dead letters as they were measured last.
+type storedSizes struct{ known, bodies, signals, dead int64 }
 
-func (s storedSizes) totalBytes() int64 { return s.known + s.bodies + s.dead }
+func (s storedSizes) totalBytes() int64 { return s.known + s.bodies + s.signals + s.dead }
 
 // spaceGuard bounds what is stored, by Options.MaxBytes and by the free space of the disk (I6). It admits observations, and
 // explains why it does not. Safe for concurrent use.
@@ -149,6 +149,12 @@ func (g *spaceGuard) measureSizes() {
 		}
 		*m.size = int64(n)
 	}
+	entries, err := loadSignals(g.store.storeReader) // few
+	if err != nil {
+		_ = g.store.checkCorruption("measure", err)
+		return
+	}
+	s.signals = signalBytes(entries)
 	disk := int64(g.store.db.Metrics().DiskSpaceUsage())
 	g.mu.Lock()
 	g.measured, g.diskBytes = s, disk

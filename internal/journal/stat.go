@@ -12,7 +12,7 @@ type Stat struct {
 	Oldest uint64 `metric:"kubecdc_journal_oldest_offset" help:"Offset of the oldest change still held."` // Newest+1 before the first
 	Newest uint64 `metric:"kubecdc_journal_newest_offset" help:"Offset of the newest change."`
 
-	RetainedBytes int64  `metric:"kubecdc_journal_retained_bytes" help:"Stored size of changes, known objects, last states and dead letters."`
+	RetainedBytes int64  `metric:"kubecdc_journal_retained_bytes" help:"Stored size of changes, known objects, last states, dead letters and signals."`
 	KnownBytes    int64  `metric:"kubecdc_journal_known_bytes" help:"Stored size of known objects, measured every few seconds."`
 	BodyBytes     int64  `metric:"kubecdc_journal_body_bytes" help:"Stored size of last states, measured every few seconds."`
 	DeadBytes     int64  `metric:"kubecdc_journal_dead_letter_bytes" help:"Stored size of dead letters; journal.maxDeadLetters bounds it."`

@@ -87,7 +87,7 @@ func NewServerClient(server, tokenFile string, cleartext bool) (*Client, error) 
 	}, nil
 }
 
-// Submit asks for a signal. It returns the errors of [Handler], an [UnansweredError] or a [DeniedError].
+// Submit asks for a signal. It returns the errors of [Handler], an [InvalidError], an [UnansweredError] or a [DeniedError].
 func (c *Client) Submit(ctx context.Context, r Request) (Signal, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -139,6 +139,8 @@ func (c *Client) request(ctx context.Context, method string, body []byte) ([]Sig
 	switch {
 	case response.StatusCode == http.StatusServiceUnavailable:
 		return nil, &NotActiveError{a.Error}
+	case response.StatusCode == http.StatusBadRequest, response.StatusCode == http.StatusRequestEntityTooLarge:
+		return nil, &InvalidError{a.Error}
 	case a.Error != "":
 		return a.Signals, errors.New(a.Error)
 	}

@@ -1,8 +1,8 @@
 package signals
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,52 +11,70 @@ import (
 
 // Registry holds the signals of an exporter and stores each change of them. It is safe for concurrent use.
 type Registry struct {
-	save func(context.Context, []byte) error
+	save func(context.Context, map[uint64][]byte) error
 
-	saving sync.Mutex // held during a change: one after the other
+	saving   sync.Mutex        // held during a change: one after the other
+	stored   map[uint64][]byte // what the stores have, by number of the entry; requires saving
+	doubtful map[uint64]bool   // entries that one of them may have otherwise; requires saving
 
 	mu        sync.Mutex
 	book      Book
-	unsaved   bool                  // the store lacks the book, or may have another one
+	unsaved   bool                  // a store lacks the book, or may have another one
 	executing map[string]*execution // by ID of the signal
 }
 
 // execution is a request that is being executed.
 type execution struct {
-	ended  chan struct{} // closed when signal and err are set
+	request string        // its fingerprint
+	ended   chan struct{} // closed when signal and err are set
+
 	signal Signal
 	err    error
 }
 
-// NewRegistry returns an empty registry. save stores a book in place of the one before; it is durable when it returns nil.
-func NewRegistry(save func(context.Context, []byte) error) *Registry {
+// NewRegistry returns an empty registry. save stores entries of a book by their number, and removes those without a value,
+// all in one write; it is durable when it returns nil.
+func NewRegistry(save func(context.Context, map[uint64][]byte) error) *Registry {
 	return &Registry{save: save, executing: map[string]*execution{}}
 }
 
-// Decode reads a stored book; an empty one is a book without signals.
-func Decode(stored []byte) (b Book, err error) {
-	if len(stored) == 0 {
-		return b, nil
-	}
-	if err = json.Unmarshal(stored, &b); err != nil {
-		err = fmt.Errorf("the stored signals cannot be read: %w", err)
-	}
-	return b, err
-}
-
-// Load replaces the signals by the newest of several stored books, unless the registry has a newer one that is not stored
-// yet. The other books are replaced by it with the next [Registry.SaveUnsaved].
-func (r *Registry) Load(books ...Book) {
+// Load replaces the signals by the newest of several stored books, which it decodes, unless the registry has a newer one
+// that is not stored yet. The other books are replaced by it with the next [Registry.SaveUnsaved].
+func (r *Registry) Load(books ...map[uint64][]byte) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, b := range books {
-		if b.Revision > r.book.Revision {
-			r.book = b
+	newest, revisions := r.copyBook(), map[uint64]bool{}
+	for _, entries := range books {
+		b, err := Decode(entries)
+		if err != nil {
+			return err
+		}
+		if revisions[b.Revision] = true; b.Revision > newest.Revision {
+			newest = b
 		}
 	}
-	r.unsaved = r.unsaved || slices.ContainsFunc(books, func(b Book) bool { return b.Revision < r.book.Revision })
+	if isSame := len(revisions) == 1 && revisions[newest.Revision]; isSame {
+		r.stored, r.doubtful = books[0], nil
+		r.setBook(newest, false)
+		return nil
+	}
+	r.distrust(r.stored)
+	for _, entries := range books {
+		r.distrust(entries)
+	}
+	r.stored = nil
+	r.setBook(newest, true)
+	return nil
+}
+
+// distrust records that a store may have something else under the numbers of entries. Requires saving.
+func (r *Registry) distrust(entries map[uint64][]byte) {
+	if r.doubtful == nil {
+		r.doubtful = map[uint64]bool{}
+	}
+	for number := range entries {
+		r.doubtful[number] = true
+	}
 }
 
 // Forget drops all signals from memory, also what is not stored: another process may have stored newer ones since.
@@ -88,11 +106,18 @@ func (r *Registry) ActivePause(of Subject) (Signal, bool) {
 }
 
 // Execute executes a request, which gets an ID if it has none, and returns the signal as it is kept. Of several requests
-// under one ID the first one is executed; the others wait for that, until ctx ends, and get the same answer.
+// under one ID the first one is executed; the others wait for that, until ctx ends, and get the same answer. One that asks
+// for something else under that ID gets an [InvalidError].
 func (r *Registry) Execute(ctx context.Context, request Request, execute func(Request) (Signal, error)) (Signal, error) {
 	request = request.withID()
-	e, kept, isFirst := r.beginExecution(request.ID)
+	e, kept, isFirst := r.beginExecution(request)
+	asked := kept.Request
+	if e != nil {
+		asked = e.request
+	}
 	switch {
+	case asked != request.fingerprint():
+		return Signal{}, &InvalidError{fmt.Sprintf("the ID %s is that of another request, which asked for something else: choose another one", request.ID)}
 	case e == nil:
 		return kept, nil
 	case isFirst:
@@ -111,19 +136,19 @@ func (r *Registry) Execute(ctx context.Context, request Request, execute func(Re
 	}
 }
 
-// beginExecution returns the execution of the signal with an ID, and whether that begins now; nil and the signal if it has
+// beginExecution returns the execution of a request under its ID, and whether that begins now; nil and the signal if one has
 // ended before.
-func (r *Registry) beginExecution(id string) (e *execution, kept Signal, isFirst bool) {
+func (r *Registry) beginExecution(request Request) (e *execution, kept Signal, isFirst bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.executing[id]; e != nil {
+	if e := r.executing[request.ID]; e != nil {
 		return e, kept, false
 	}
-	if kept, found := r.book.Find(id); found {
+	if kept, found := r.book.Find(request.ID); found {
 		return nil, kept, false
 	}
-	e = &execution{ended: make(chan struct{})}
-	r.executing[id] = e
+	e = &execution{request: request.fingerprint(), ended: make(chan struct{})}
+	r.executing[request.ID] = e
 	return e, kept, true
 }
 
@@ -164,6 +189,13 @@ func (r *Registry) Commit(ctx context.Context, id string, change func(*Book)) er
 	return err
 }
 
+// Refuse keeps a signal that is refused. It changes nothing, so it is stored later, if it is still kept then.
+func (r *Registry) Refuse(s Signal, reason string) Signal {
+	s = s.End(Refused, time.Now(), 0, reason)
+	r.Update(func(b *Book) { b.Put(s) })
+	return s
+}
+
 // Update changes the signals by change at once; the next [Registry.SaveUnsaved] stores that. It is for what follows from
 // the signals that are stored, so that it comes about again if the process ends before.
 func (r *Registry) Update(change func(*Book)) {
@@ -197,12 +229,34 @@ func (r *Registry) SaveUnsaved(ctx context.Context) error {
 	return err
 }
 
+// saveBook stores the entries of a book that a store may lack, or have otherwise. Requires saving.
 func (r *Registry) saveBook(ctx context.Context, b Book) error {
-	text, err := json.Marshal(b)
+	entries, err := b.encode()
 	if err != nil {
 		return err
 	}
-	return r.save(ctx, text)
+	changed := map[uint64][]byte{}
+	for number, text := range entries {
+		if r.doubtful[number] || !bytes.Equal(text, r.stored[number]) {
+			changed[number] = text
+		}
+	}
+	for number := range r.stored {
+		if entries[number] == nil {
+			changed[number] = nil
+		}
+	}
+	for number := range r.doubtful {
+		if entries[number] == nil {
+			changed[number] = nil
+		}
+	}
+	if err := r.save(ctx, changed); err != nil {
+		r.distrust(changed)
+		return err
+	}
+	r.stored, r.doubtful = entries, nil
+	return nil
 }
 
 func (r *Registry) copyBook() Book {

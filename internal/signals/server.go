@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 // Handler executes signals. It is the same over the socket and over HTTP.
@@ -29,8 +32,12 @@ const (
 	// Path is where signals are taken over HTTP.
 	Path = "/v1/signals"
 
-	maxBodyBytes = 1 << 20
-	stopWithin   = time.Second // bounds how long Serve waits for requests in progress when it stops
+	maxBodyBytes   = 80 << 10 // the largest request has MaxEntries objects of maxObjectKey
+	maxRequests    = 16       // that are worked on at once
+	maxConnections = 64       // at the socket
+	readWithin     = 10 * time.Second
+	dropWithin     = time.Second
+	stopWithin     = time.Second // bounds how long Serve waits for requests in progress when it stops
 )
 
 // answer is the answer to every request.
@@ -41,53 +48,81 @@ type answer struct {
 	status int // in HTTP
 }
 
-// submit has a handler execute a request in JSON.
-func submit(ctx context.Context, h Handler, body []byte) answer {
-	var request Request
-	if err := json.Unmarshal(body, &request); err != nil {
-		return answer{Error: "this is no signal: " + err.Error(), status: http.StatusBadRequest}
-	}
-	s, err := h.Submit(ctx, request)
-	return answerOf([]Signal{s}, err)
-}
-
 // answerOf returns the answer with what a handler has returned.
 func answerOf(all []Signal, err error) answer {
 	var inactive *NotActiveError
+	var invalid *InvalidError
 	switch {
 	case errors.As(err, &inactive):
 		return answer{Error: err.Error(), status: http.StatusServiceUnavailable}
+	case errors.As(err, &invalid):
+		return answer{Error: err.Error(), status: http.StatusBadRequest}
 	case err != nil:
 		return answer{Signals: all, Error: err.Error(), status: http.StatusInternalServerError}
 	}
 	return answer{Signals: all, status: http.StatusOK}
 }
 
-// NewHTTPHandler returns a handler of requests at [Path]: POST submits a signal, GET lists all.
+// NewHTTPHandler returns a handler of requests at [Path]: POST submits a signal, GET lists all. It works on so many at once
+// that their bodies and answers are bounded; the others wait, and cost no more than their connections.
 func NewHTTPHandler(h Handler) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, _ *http.Request) {
-		writeAnswer(w, answerOf(h.List()))
-	})
-	mux.HandleFunc("POST "+Path, func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
-		if err != nil {
-			writeAnswer(w, answer{Error: err.Error(), status: http.StatusBadRequest})
-			return
+	slots := make(chan struct{}, maxRequests)
+	answering := func(respond func(w http.ResponseWriter, r *http.Request) answer) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case slots <- struct{}{}:
+				defer func() { <-slots }()
+				writeAnswer(w, respond(w, r))
+			case <-r.Context().Done(): // the client has gone
+			}
 		}
-		writeAnswer(w, submit(r.Context(), h, body))
-	})
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+Path, answering(func(http.ResponseWriter, *http.Request) answer { return answerOf(h.List()) }))
+	mux.HandleFunc("POST "+Path, answering(func(w http.ResponseWriter, r *http.Request) answer { return submit(h, w, r) }))
 	return mux
+}
+
+// submit has a handler execute the request in a body. A body that is too large is refused by its length, if it has one.
+func submit(h Handler, w http.ResponseWriter, r *http.Request) answer {
+	tooLarge := answer{Error: fmt.Sprintf("a request has %d bytes at most", maxBodyBytes), status: http.StatusRequestEntityTooLarge}
+	if r.ContentLength > maxBodyBytes {
+		dropBody(w)
+		return tooLarge
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readWithin)) // a recorder in a test has none
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
+	var exceeded *http.MaxBytesError
+	switch {
+	case errors.As(err, &exceeded):
+		dropBody(w)
+		return tooLarge
+	case err != nil:
+		return answer{Error: "the body of the request did not arrive: " + err.Error(), status: http.StatusBadRequest}
+	}
+	request, err := DecodeRequest(body)
+	if err != nil {
+		return answerOf(nil, err)
+	}
+	s, err := h.Submit(r.Context(), request)
+	return answerOf([]Signal{s}, err)
+}
+
+// dropBody ends the connection with the answer. What is left of a small body is discarded for a moment: a client that is
+// still sending loses the answer otherwise.
+func dropBody(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(dropWithin))
 }
 
 // Serve answers requests on l until ctx ends, and closes l.
 func Serve(ctx context.Context, l net.Listener, h Handler, log *slog.Logger) error {
 	server := &http.Server{
-		Handler: NewHTTPHandler(h), ReadTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10,
+		Handler: NewHTTPHandler(h), ReadTimeout: readWithin, WriteTimeout: serverTimeout, IdleTimeout: readWithin, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() { served <- server.Serve(netutil.LimitListener(l, maxConnections)) }()
 	select {
 	case err := <-served:
 		return err

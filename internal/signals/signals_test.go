@@ -2,7 +2,6 @@ package signals
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,16 +24,52 @@ var noon = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 
 // memoryStore stores a book unless it fails.
 type memoryStore struct {
-	stored []byte
-	err    error
+	stored  map[uint64][]byte
+	err     error
+	written int // bytes, and as many writes
+	writes  int
 }
 
-func (s *memoryStore) save(_ context.Context, book []byte) error {
+func (s *memoryStore) save(_ context.Context, entries map[uint64][]byte) error {
 	if s.err != nil {
 		return s.err
 	}
-	s.stored = book
+	if s.stored == nil {
+		s.stored = map[uint64][]byte{}
+	}
+	s.writes++
+	for number, value := range entries {
+		s.written += len(value)
+		if s.stored[number] = value; value == nil {
+			delete(s.stored, number)
+		}
+	}
 	return nil
+}
+
+// load loads books, which are given as they are stored.
+func load(t *testing.T, r *Registry, books ...Book) {
+	t.Helper()
+	var stored []map[uint64][]byte
+	for _, b := range books {
+		entries, err := b.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored = append(stored, entries)
+	}
+	if err := r.Load(stored...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bookOf returns a book with signals.
+func bookOf(revision uint64, all ...Signal) (b Book) {
+	for _, s := range all {
+		b.Put(s)
+	}
+	b.Revision = revision
+	return b
 }
 
 func (s *memoryStore) book(t *testing.T) Book {
@@ -69,8 +104,8 @@ func TestASignalThatCannotBeStoredIsAbortedAndNeverInForce(t *testing.T) {
 		t.Fatalf("signals %+v", all)
 	}
 	// The store may have got the refused book after all: what is stored next is newer.
-	late := Book{Revision: 2, Signals: []Signal{first, second}}
-	r.Load(late)
+	late := bookOf(2, first, second)
+	load(t, r, late)
 	if _, ok := r.ActivePause(Subject{Sink: "b"}); ok {
 		t.Error("a late write of a signal that was answered with an error is in force")
 	}
@@ -130,31 +165,30 @@ func TestASignalInProgressDelaysThoseUnderItsIDOnly(t *testing.T) {
 func TestTheNewestOfSeveralStoredBooksCounts(t *testing.T) {
 	store := &memoryStore{}
 	r := NewRegistry(store.save)
-	older, newer := Book{Revision: 3}, Book{Revision: 4}
-	newer.Put(Request{Kind: Pause, Sink: "a"}.New(noon))
-	r.Load(older, newer)
+	older, newer := bookOf(3), bookOf(4, Request{Kind: Pause, Sink: "a"}.New(noon))
+	load(t, r, older, newer)
 	if _, ok := r.ActivePause(Subject{Sink: "a"}); !ok {
 		t.Error("the older book counts")
 	}
 	if err := r.SaveUnsaved(t.Context()); err != nil || store.book(t).Revision != 4 {
-		t.Errorf("the place of the older book has %s, %v", store.stored, err)
+		t.Errorf("the place of the older book has %v, %v", store.stored, err)
 	}
 	store.stored = nil
-	r.Load(newer, newer)
+	load(t, r, newer, newer)
 	if err := r.SaveUnsaved(t.Context()); err != nil || store.stored != nil {
-		t.Errorf("books that are equal are written again: %s, %v", store.stored, err)
+		t.Errorf("books that are equal are written again: %v, %v", store.stored, err)
 	}
 }
 
 func TestWhatIsNotStoredDoesNotOutliveAFailover(t *testing.T) {
 	r := NewRegistry((&memoryStore{}).save)
 	old := Request{Kind: Pause, Sink: "a", For: time.Minute}.New(noon)
-	journal := Book{Revision: 5, Signals: []Signal{old}}
-	r.Load(journal)
+	journal := bookOf(5, old)
+	load(t, r, journal)
 	r.Update(func(b *Book) { b.PutIfActive(old.End(Done, noon, 0, "over")) }) // a standby finds it over
-	state := Book{Revision: 6, Signals: []Signal{Request{Kind: Pause, Sink: "b"}.New(noon)}}
+	state := bookOf(6, Request{Kind: Pause, Sink: "b"}.New(noon))
 	r.Forget()
-	r.Load(journal, state)
+	load(t, r, journal, state)
 	if _, ok := r.ActivePause(Subject{Sink: "b"}); !ok {
 		t.Errorf("the pause that another process has stored is lost: %+v", r.List())
 	}
@@ -187,12 +221,116 @@ func TestEndedSignalsAreBoundedAndThoseInForceAreKept(t *testing.T) {
 	for i := range 2 * maxEnded {
 		b.Put(Request{Kind: Resume, Sink: fmt.Sprint(i)}.New(noon).End(Nothing, noon, 0, "the sink is not paused"))
 	}
-	if _, ok := b.ActivePause(Subject{Sink: "a"}); !ok || len(b.Signals) != maxEnded+1 || b.Signals[1].Sink != fmt.Sprint(maxEnded) {
+	for i := range 2 * maxEnded {
+		b.Put(Request{Kind: Pause, Sink: fmt.Sprint(i)}.New(noon).End(Refused, noon, 0, "no such sink"))
+	}
+	if _, ok := b.ActivePause(Subject{Sink: "a"}); !ok || len(b.Signals) != 1+maxEnded+maxRefused || b.Signals[1].Sink != fmt.Sprint(maxEnded) {
 		t.Errorf("kept are %d, the oldest of them %+v", len(b.Signals), b.Signals[1])
 	}
-	text, err := json.Marshal(b)
-	if err != nil || len(text) > 64<<10 {
-		t.Errorf("%d bytes, %v", len(text), err)
+	entries, err := b.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Decode(entries)
+	if err != nil || !reflect.DeepEqual(again, b) {
+		t.Errorf("stored and read again it is %+v, %v", again, err)
+	}
+}
+
+// TestAWriteHasTheEntriesThatDiffer and not the whole book, also after writes that failed, perhaps too late.
+func TestAWriteHasTheEntriesThatDiffer(t *testing.T) {
+	store := &memoryStore{}
+	r := NewRegistry(store.save)
+	commit := func(s Signal) error {
+		return r.Commit(t.Context(), s.ID, func(b *Book) { b.Put(s) })
+	}
+	for i := range 3 * maxEnded {
+		if err := commit(Request{Kind: Resume, Sink: fmt.Sprint(i)}.New(noon).End(Nothing, noon, 0, "the sink is not paused")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if perWrite := store.written / store.writes; perWrite > 400 || len(store.stored) != 1+maxEnded {
+		t.Errorf("a write has %d bytes, and stored are %d entries", perWrite, len(store.stored))
+	}
+	store.err = errors.New("the bus is away")
+	lost := Request{Kind: Pause, Sink: "a"}.New(noon)
+	if err := commit(lost); !errors.Is(err, store.err) {
+		t.Fatal(err)
+	}
+	store.err = nil
+	late := bookOf(0, lost).Signals[0]
+	late.number = r.List()[len(r.List())-1].number
+	entries, err := (&Book{Revision: store.book(t).Revision + 1, Signals: []Signal{late}}).encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.save(t.Context(), entries); err != nil { // the write that failed arrives all the same
+		t.Fatal(err)
+	}
+	if err := r.SaveUnsaved(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := store.book(t); !reflect.DeepEqual(got.Signals, r.List()) {
+		t.Errorf("stored is %+v", got.Signals[len(got.Signals)-1])
+	}
+}
+
+func TestARefusalIsKeptAndStoredLater(t *testing.T) {
+	store := &memoryStore{}
+	r := NewRegistry(store.save)
+	for i := range 1000 {
+		asked := Request{ID: fmt.Sprint("id-", i), Kind: Pause, Sink: "mian"}
+		s, err := r.Execute(t.Context(), asked, func(asked Request) (Signal, error) {
+			return r.Refuse(asked.New(noon), "no sink \"mian\" is configured"), nil
+		})
+		if err != nil || s.ID != asked.ID || s.State != Refused {
+			t.Fatalf("%+v, %v", s, err)
+		}
+	}
+	if all := r.List(); len(all) != maxRefused || store.writes != 0 {
+		t.Errorf("%d are kept, with %d writes", len(all), store.writes)
+	}
+	if err := r.SaveUnsaved(t.Context()); err != nil || store.writes != 1 || len(store.stored) != 1+maxRefused {
+		t.Errorf("%d writes, and stored are %d entries, %v", store.writes, len(store.stored), err)
+	}
+	load(t, r, bookOf(1))
+	if got := store.book(t); !reflect.DeepEqual(got.Signals, r.List()) {
+		t.Errorf("stored is %+v, and kept %+v", got.Signals, r.List())
+	}
+}
+
+// TestAnIDIsOfOneRequest, whose answer every repetition gets. Another request under it is a mistake.
+func TestAnIDIsOfOneRequest(t *testing.T) {
+	store := &memoryStore{}
+	r := NewRegistry(store.save)
+	executed := 0
+	submit := func(r *Registry, asked Request) (Signal, error) {
+		return r.Execute(t.Context(), asked, func(asked Request) (Signal, error) {
+			executed++
+			s := asked.New(noon).End(Done, noon, 1, "")
+			return s, r.Commit(t.Context(), s.ID, func(b *Book) { b.Put(s) })
+		})
+	}
+	asked := Request{ID: "8c1f0a52-3b7e-4a10-9c55-0242ac120002", Kind: DiscardDeadLetters, Sink: "a", Offsets: []uint64{1}}
+	first, err := submit(r, asked)
+	if err != nil || first.ID != asked.ID {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	restarted := NewRegistry(store.save)
+	if err := restarted.Load(store.stored); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*Registry{r, restarted} {
+		again, err := submit(r, asked)
+		if err != nil || executed != 1 || again.Ended != first.Ended || again.Count != 1 {
+			t.Errorf("again: %+v, %v", again, err)
+		}
+		other := asked
+		other.Offsets = []uint64{1, 2}
+		var invalid *InvalidError
+		if s, err := submit(r, other); !errors.As(err, &invalid) || !strings.Contains(err.Error(), asked.ID) || s.ID != "" || executed != 1 {
+			t.Errorf("another request: %+v, %v", s, err)
+		}
 	}
 }
 
@@ -307,31 +445,5 @@ func checkAnswer(t *testing.T, client *Client, h stubHandler) {
 	all, err := client.List(t.Context())
 	if fmt.Sprint(err) != fmt.Sprint(h.err) || errors.As(h.err, &inactive) != errors.As(err, &inactive) {
 		t.Errorf("the list is %+v, %v", all, err)
-	}
-}
-
-func TestDurationsOfRequestsAreTextOrNanoseconds(t *testing.T) {
-	for text, want := range map[string]Request{
-		`{"signal":"pause","sink":"a","for":"30m"}`:         {Kind: Pause, Sink: "a", For: 30 * time.Minute},
-		`{"signal":"pause","sink":"a","for":1800000000000}`: {Kind: Pause, Sink: "a", For: 30 * time.Minute},
-		`{"signal":"pause","sink":"a"}`:                     {Kind: Pause, Sink: "a"},
-	} {
-		var got Request
-		if err := json.Unmarshal([]byte(text), &got); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %+v, %v", text, got, err)
-		}
-		again, err := json.Marshal(want)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var back Request
-		if err := json.Unmarshal(again, &back); err != nil || !reflect.DeepEqual(back, want) {
-			t.Errorf("%s: %+v, %v", again, back, err)
-		}
-	}
-	for _, text := range []string{`{"for":"30"}`, `{"for":true}`, `{"for":"x"}`} {
-		if json.Unmarshal([]byte(text), &Request{}) == nil {
-			t.Errorf("%s is accepted", text)
-		}
 	}
 }

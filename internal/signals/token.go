@@ -63,6 +63,7 @@ func (g *TokenGuard) Wrap(next http.Handler) http.Handler {
 		token, err := g.readToken()
 		given, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if err != nil || !isBearer || !isSame(given, token) {
+			dropBody(w)
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			writeAnswer(w, answer{Error: "unauthorized", status: http.StatusUnauthorized})
 			return

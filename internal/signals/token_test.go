@@ -169,8 +169,8 @@ func TestWithoutATokenFileThePathDoesNotExist(t *testing.T) {
 
 func TestABodyIsBounded(t *testing.T) {
 	s := newGuardedServer(t, stubHandler{})
-	if status, text := s.ask(http.MethodPost, "Bearer "+token, strings.NewReader(strings.Repeat(" ", maxBodyBytes+1))); status != http.StatusBadRequest ||
-		!strings.Contains(text, "too large") {
+	if status, text := s.ask(http.MethodPost, "Bearer "+token, strings.NewReader(strings.Repeat(" ", maxBodyBytes+1))); status != http.StatusRequestEntityTooLarge ||
+		!strings.Contains(text, "81920 bytes at most") {
 		t.Errorf("%d, %s", status, text)
 	}
 }

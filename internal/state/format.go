@@ -33,7 +33,7 @@ const (
 	keyFormer     = 'f' // name of a sink, resource; of a sink that was a member before
 	keyDeployment = 'd' // single entry: the deployment that the state belongs to; older exporters keep it as it is
 	keyName       = 'n' // single entry: the name of the cluster in records, empty for its UID; older exporters keep it as it is
-	keySignals    = 'g' // single entry: requests of operators, see internal/signals; older exporters keep it as it is
+	keySignals    = 'j' // number; an entry of the requests of operators, see internal/signals; older exporters keep it as it is
 	keyCarried    = 'e' // number of the resource, name of the sink, "/", number of the chunk: see carried.go; older exporters keep it
 )
 

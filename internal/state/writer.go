@@ -227,17 +227,26 @@ func (w *Writer) Flush(ctx context.Context) error {
 	}
 }
 
-// StoreSignals makes the requests of operators part of the state, of which the state knows nothing else. Run must be active.
-// It waits while the store is away. After an error it is open whether the state gets them later.
-func (w *Writer) StoreSignals(ctx context.Context, text []byte) error {
-	return w.callInRun(ctx, func(ctx context.Context) error {
-		return w.entries.commitEntries(ctx, []sinks.StateEntry{{Key: []byte{keySignals}, Value: text}})
-	})
+// StoreSignals stores entries of the requests of operators by number, and removes those that are nil, in one write. The
+// state knows nothing else of them. Run must be active. It waits while the store is away. After an error it is open whether
+// the state gets them later.
+func (w *Writer) StoreSignals(ctx context.Context, entries map[uint64][]byte) error {
+	var all []sinks.StateEntry
+	for number, value := range entries {
+		all = append(all, sinks.StateEntry{Key: encodeKey(keySignals, number), Value: value})
+	}
+	return w.callInRun(ctx, func(ctx context.Context) error { return w.entries.commitEntries(ctx, all) })
 }
 
-// Signals returns what StoreSignals stored last, in this process or another one; "" if nothing was. As of [Writer.IsOwner],
+// Signals returns the entries that StoreSignals stored, in this process or another one, by number. As of [Writer.IsOwner],
 // only the goroutine that calls Follow, TakeOver and Run may call it.
-func (w *Writer) Signals() string { return w.mirror.table.others[string([]byte{keySignals})] }
+func (w *Writer) Signals() (map[uint64][]byte, error) {
+	entries := map[uint64][]byte{}
+	return entries, w.mirror.table.eachOther(keySignals, func(number uint64, _, value string) error {
+		entries[number] = []byte(value)
+		return nil
+	})
+}
 
 // Delivered returns a filter that reports which changes a sink already held when it was fenced: the pipeline skips those. It
 // is nil if there is nothing to skip, or the sink is unknown. The filter is safe for concurrent use, and its answer for a

@@ -65,7 +65,7 @@ var mayImport = map[string][]string{
 
 	"internal/exit":          nil,
 	"internal/terminal":      nil,
-	"internal/signals":       {"pkg/condition"},
+	"internal/signals":       {"pkg/condition", "pkg/shape/path"},
 	"internal/telemetry":     {"pkg/condition"},
 	"internal/port":          {"pkg/condition"},
 	"internal/app":           {"*"},

@@ -24,6 +24,9 @@ const snapshotKills = 3
 func (s *fixture) requestSnapshot(e *exporter.Exporter, sink string, args ...string) (signal keptSignal) {
 	s.t.Helper()
 	all := append([]string{"signal", "snapshot", "--sink", sink, "--config", e.Config(), "-o", "json"}, args...)
+	if len(args) == 0 {
+		all = append(all, "--all")
+	}
 	s.must(json.Unmarshal([]byte(s.ask(all...)), &signal))
 	return signal
 }
@@ -353,7 +356,7 @@ func (s *fixture) checkCancel(kinds []workload.Kind, restart, again func()) {
 	restart() // its watch was allowed
 	s.awaitMetric(forbidden, "1")
 	all := s.requestSnapshot(s.exporter, "nats")
-	code, out := s.command("signal", "snapshot", "--sink", "nats", "--config", s.exporter.Config())
+	code, out := s.command("signal", "snapshot", "--sink", "nats", "--all", "--config", s.exporter.Config())
 	if code != 2 || !strings.Contains(out, all.ID) {
 		s.t.Errorf("a second one is not refused: %d, %s", code, out)
 	}

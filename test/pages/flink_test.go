@@ -54,7 +54,7 @@ print(sorted(k.Consumer({"bootstrap.servers": "127.0.0.1:9092", "group.id": "loo
 	w.again("cdc.dev.apps.deployments", "now.dev.apps.deployments")
 	w.run("what exists is emitted again, and deletes of what never did", `
 		for sink in changes tables; do
-			bin/exporter signal snapshot --sink $sink --config configs/recipes/flink.yaml
+			bin/exporter signal snapshot --sink $sink --all --config configs/recipes/flink.yaml
 		done
 		until [ $(bin/exporter signal list --config configs/recipes/flink.yaml | grep -c done) = 2 ]; do sleep 0.1; done
 		for sink in changes tables; do

@@ -33,14 +33,29 @@ var (
 	KeyDeployment  = []byte{PrefixMeta, 'u'} // identity of the deployment, and the generation of its last take-over
 	KeyLastOwner   = []byte{PrefixMeta, 'o'} // ID of the journal and take-over of the last other owner of the replicated state
 	KeySeeding     = []byte{PrefixMeta, 's'} // present while a seed is incomplete
-	KeySalvaging   = []byte{PrefixMeta, 'j'} // present while what a broken store had is carried over: there is no version yet
-	KeySignals     = []byte{PrefixMeta, 'g'} // requests of operators, see internal/signals
+	KeySalvaging   = []byte{PrefixMeta, 'y'} // present while what a broken store had is carried over: there is no version yet
 	KeySecret      = []byte{PrefixMeta, 'k'} // of redaction
 	KeyRedaction   = []byte{PrefixMeta, 'f'} // fingerprint of the redaction of what is stored
 )
 
 // PrefixRetried begins the keys of retried dead letters.
 var PrefixRetried = []byte{PrefixMeta, 'x'}
+
+// PrefixSignals begins the keys of entries of the requests of operators, see internal/signals.
+var PrefixSignals = []byte{PrefixMeta, 'j'}
+
+// KeySignal is the key of the entry with a number.
+func KeySignal(number uint64) []byte {
+	return binary.BigEndian.AppendUint64(bytes.Clone(PrefixSignals), number)
+}
+
+// SplitSignalKey is the inverse of KeySignal.
+func SplitSignalKey(key []byte) (number uint64, err error) {
+	if rest := key[len(PrefixSignals):]; len(rest) == 8 {
+		return binary.BigEndian.Uint64(rest), nil
+	}
+	return 0, fmt.Errorf("%w: key of a signal %x", ErrMalformed, key)
+}
 
 // KeyCursor is the key of a sink's cursor.
 func KeyCursor(sink string) []byte {
