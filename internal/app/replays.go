@@ -44,7 +44,7 @@ func (s *requestedReplays) submit(ctx context.Context, r signals.Request) (signa
 	case err != nil:
 		return signal, err
 	case refusal != "":
-		return s.registry.Refuse(signal, refusal), nil
+		return s.registry.Refuse(ctx, signal, refusal), nil
 	case replay.Next > replay.Last:
 		signal = signal.End(signals.Nothing, time.Now(), 0, "the journal keeps nothing from there on")
 	default:

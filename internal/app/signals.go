@@ -205,7 +205,7 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, cfg *conf
 		refusal = c.refusalOf(r, isPaused, cfg.Sinks)
 	}
 	if refusal != "" {
-		return c.registry.Refuse(s, refusal), nil
+		return c.registry.Refuse(ctx, s, refusal), nil
 	}
 	waiting := c.waitingFor(s.Sink)
 	switch r.Kind {

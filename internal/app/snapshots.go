@@ -64,7 +64,7 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 	}
 	switch {
 	case refusal != "":
-		return s.registry.Refuse(signal, refusal), nil
+		return s.registry.Refuse(ctx, signal, refusal), nil
 	case len(scopes) == 0:
 		signal = signal.End(signals.Nothing, time.Now(), 0, nothingSelected(r))
 	case len(r.Objects) > 0:
@@ -90,11 +90,11 @@ func (s *requestedSnapshots) cancel(ctx context.Context, r signals.Request) (sig
 	signal.Sink = target.Sink
 	switch {
 	case !found:
-		return s.registry.Refuse(signal, fmt.Sprintf("no signal %q is kept; exporter signal list has those that are", r.Target)), nil
+		return s.registry.Refuse(ctx, signal, fmt.Sprintf("no signal %q is kept; exporter signal list has those that are", r.Target)), nil
 	case target.Kind == signals.Pause:
-		return s.registry.Refuse(signal, fmt.Sprintf("%s is a pause, which exporter signal resume %s ends", target.ID, target.Subject().Flag())), nil
+		return s.registry.Refuse(ctx, signal, fmt.Sprintf("%s is a pause, which exporter signal resume %s ends", target.ID, target.Subject().Flag())), nil
 	case target.Kind != signals.Snapshot && target.Kind != signals.Replay:
-		return s.registry.Refuse(signal, fmt.Sprintf("%s is no snapshot but %s, which cannot be canceled", target.ID, target.Kind)), nil
+		return s.registry.Refuse(ctx, signal, fmt.Sprintf("%s is no snapshot but %s, which cannot be canceled", target.ID, target.Kind)), nil
 	case target.State != signals.Active:
 		signal = signal.End(signals.Nothing, time.Now(), 0, fmt.Sprintf("%s %s has ended before: %s", target.Kind, target.ID, target.State))
 	default:

@@ -121,9 +121,6 @@ func TestASnapshotEndsOnceItsSinkHasEveryEnd(t *testing.T) {
 	if again := s.mustSubmit(t, signals.Request{Sink: "a"}); again.State != signals.Refused || !strings.Contains(again.Result, signal.ID) {
 		t.Errorf("a second one is %+v", again)
 	}
-	if err := s.registry.SaveUnsaved(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	endSnapshot(t, j, "pods", signal.ID, 3)
 	stop()
 

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -51,8 +52,20 @@ func writeStoppedJournal(t *testing.T, dir string) []*event.Change {
 	j.mustSettle("bus", event.Cursor{Low: 120, Lanes: map[string]uint64{"3": 125}, Layout: "v1"},
 		event.DeadLetter{Offset: 5, Time: time.Unix(1_800_000_000, 0).UTC(), Reason: "too large", Change: all[4]},
 		event.DeadLetter{Offset: 9, Time: time.Unix(1_800_000_001, 0).UTC(), Reason: "refused", Change: all[8]})
+	storeSignals(t, j.Journal, map[uint64][]byte{0: []byte("1"), 1: []byte("dropped later"), 2: bytes.Repeat([]byte("s"), 1000)})
+	storeSignals(t, j.Journal, map[uint64][]byte{0: []byte("2"), 1: nil, 3: []byte("{}")})
 	j.stopAndClose()
 	return all
+}
+
+// storedSignals are the entries of signals that writeStoppedJournal leaves.
+var storedSignals = map[uint64][]byte{0: []byte("2"), 2: bytes.Repeat([]byte("s"), 1000), 3: []byte("{}")}
+
+func storeSignals(t *testing.T, j *Journal, entries map[uint64][]byte) {
+	t.Helper()
+	if err := j.StoreSignals(t.Context(), entries); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func openOffline(t *testing.T, dir string) *Offline {
@@ -167,8 +180,12 @@ func TestOfflineAndRunningAgreeOnTheNumbers(t *testing.T) {
 	_, offline := readOffline(t, dir)
 	j := openJournal(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})
 	running := j.Stat()
-	if err := j.Close(); err != nil {
+	entries, err := j.Signals()
+	if err := errors.Join(err, j.Close()); err != nil {
 		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(entries, storedSignals) || !reflect.DeepEqual(offline.Signals, storedSignals) {
+		t.Errorf("the signals are %v, and offline %v", entries, offline.Signals)
 	}
 	changes := running.RetainedBytes - running.KnownBytes - running.BodyBytes // those are measured, and here they are counted
 	for _, r := range offline.Resources {

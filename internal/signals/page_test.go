@@ -23,7 +23,7 @@ func (h registryHandler) Submit(ctx context.Context, r Request) (Signal, error) 
 	return h.Execute(ctx, r, func(r Request) (Signal, error) {
 		s := r.New(noon)
 		if s.Sink != h.sink {
-			return h.Refuse(s, fmt.Sprintf("no sink %q is configured; there are: %s", s.Sink, h.sink)), nil
+			return h.Refuse(ctx, s, fmt.Sprintf("no sink %q is configured; there are: %s", s.Sink, h.sink)), nil
 		}
 		return s, h.Commit(ctx, s.ID, func(b *Book) { b.Put(s) })
 	})

@@ -20,6 +20,7 @@ type Registry struct {
 	mu        sync.Mutex
 	book      Book
 	unsaved   bool                  // a store lacks the book, or may have another one
+	refusedAt time.Time             // when a refusal was last stored before it was answered
 	executing map[string]*execution // by ID of the signal
 }
 
@@ -189,10 +190,23 @@ func (r *Registry) Commit(ctx context.Context, id string, change func(*Book)) er
 	return err
 }
 
-// Refuse keeps a signal that is refused. It changes nothing, so it is stored later, if it is still kept then.
-func (r *Registry) Refuse(s Signal, reason string) Signal {
+// refusalInterval is how often a refusal is stored before it is answered. Those in between are stored with the next write, if
+// they are still kept then: they change nothing.
+const refusalInterval = time.Second
+
+// Refuse keeps a signal that is refused, and returns it.
+func (r *Registry) Refuse(ctx context.Context, s Signal, reason string) Signal {
 	s = s.End(Refused, time.Now(), 0, reason)
 	r.Update(func(b *Book) { b.Put(s) })
+	r.mu.Lock()
+	isDue := time.Since(r.refusedAt) >= refusalInterval
+	if isDue {
+		r.refusedAt = time.Now()
+	}
+	r.mu.Unlock()
+	if isDue {
+		_ = r.SaveUnsaved(ctx) // what is not saved stays so, for the next write
+	}
 	return s
 }
 

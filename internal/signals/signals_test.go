@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -275,28 +279,91 @@ func TestAWriteHasTheEntriesThatDiffer(t *testing.T) {
 	}
 }
 
-func TestARefusalIsKeptAndStoredLater(t *testing.T) {
-	store := &memoryStore{}
-	r := NewRegistry(store.save)
-	for i := range 1000 {
-		asked := Request{ID: fmt.Sprint("id-", i), Kind: Pause, Sink: "mian"}
-		s, err := r.Execute(t.Context(), asked, func(asked Request) (Signal, error) {
-			return r.Refuse(asked.New(noon), "no sink \"mian\" is configured"), nil
-		})
-		if err != nil || s.ID != asked.ID || s.State != Refused {
-			t.Fatalf("%+v, %v", s, err)
+// TestThousandsOfRefusalsAreAFewWrites because they change nothing. A single one is stored before it is answered.
+func TestThousandsOfRefusalsAreAFewWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &memoryStore{}
+		r := NewRegistry(store.save)
+		for i := range 1000 {
+			asked := Request{ID: fmt.Sprint("id-", i), Kind: Pause, Sink: "mian"}
+			s, err := r.Execute(t.Context(), asked, func(asked Request) (Signal, error) {
+				return r.Refuse(t.Context(), asked.New(noon), "no sink \"mian\" is configured"), nil
+			})
+			if kept := store.book(t).Signals; err != nil || s.ID != asked.ID || s.State != Refused || len(kept) != 1 || kept[0].ID != "id-0" {
+				t.Fatalf("%+v, %v; stored is %+v", s, err, kept)
+			}
 		}
+		if all := r.List(); len(all) != maxRefused || store.writes != 1 {
+			t.Errorf("%d are kept, with %d writes", len(all), store.writes)
+		}
+		if err := r.SaveUnsaved(t.Context()); err != nil || store.writes != 2 || len(store.stored) != 1+maxRefused {
+			t.Errorf("%d writes, and stored are %d entries, %v", store.writes, len(store.stored), err)
+		}
+		load(t, r, bookOf(1))
+		if got := store.book(t); !reflect.DeepEqual(got.Signals, r.List()) {
+			t.Errorf("stored is %+v, and kept %+v", got.Signals, r.List())
+		}
+		time.Sleep(refusalInterval)
+		store.err = errors.New("the bus is away")
+		if s := r.Refuse(t.Context(), Request{Kind: Pause, Sink: "mian"}.New(noon), "there is none"); s.State != Refused || r.IsSaved() {
+			t.Errorf("while nothing can be stored: %+v", s)
+		}
+	})
+}
+
+// blockingHandler executes until it is let go, and counts.
+type blockingHandler struct {
+	stubHandler
+	proceed chan struct{}
+	now     *atomic.Int32
+}
+
+func (h blockingHandler) Submit(context.Context, Request) (Signal, error) {
+	h.now.Add(1)
+	<-h.proceed
+	return h.signal, nil
+}
+
+// TestSoManyRequestsAreWorkedOnAtOnce and the others wait, unread. All get their answers.
+func TestSoManyRequestsAreWorkedOnAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := blockingHandler{stubHandler{signal: Request{Kind: Pause, Sink: "a"}.New(noon)}, make(chan struct{}), &atomic.Int32{}}
+		server := NewHTTPHandler(h)
+		var read, answered atomic.Int32
+		for range 3 * maxRequests {
+			go func() {
+				body := countingReader{strings.NewReader(`{"signal":"pause","sink":"a"}`), &read}
+				w := httptest.NewRecorder()
+				server.ServeHTTP(w, httptest.NewRequest(http.MethodPost, Path, body))
+				if w.Code == http.StatusOK {
+					answered.Add(1)
+				}
+			}()
+		}
+		synctest.Wait()
+		if h.now.Load() != maxRequests || read.Load() != maxRequests {
+			t.Errorf("%d are worked on, and %d bodies were read", h.now.Load(), read.Load())
+		}
+		close(h.proceed)
+		synctest.Wait()
+		if answered.Load() != 3*maxRequests {
+			t.Errorf("%d have an answer", answered.Load())
+		}
+	})
+}
+
+// countingReader counts the bodies that are read to their end.
+type countingReader struct {
+	io.Reader
+	n *atomic.Int32
+}
+
+func (r countingReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	if errors.Is(err, io.EOF) {
+		r.n.Add(1)
 	}
-	if all := r.List(); len(all) != maxRefused || store.writes != 0 {
-		t.Errorf("%d are kept, with %d writes", len(all), store.writes)
-	}
-	if err := r.SaveUnsaved(t.Context()); err != nil || store.writes != 1 || len(store.stored) != 1+maxRefused {
-		t.Errorf("%d writes, and stored are %d entries, %v", store.writes, len(store.stored), err)
-	}
-	load(t, r, bookOf(1))
-	if got := store.book(t); !reflect.DeepEqual(got.Signals, r.List()) {
-		t.Errorf("stored is %+v, and kept %+v", got.Signals, r.List())
-	}
+	return n, err
 }
 
 // TestAnIDIsOfOneRequest, whose answer every repetition gets. Another request under it is a mistake.
