@@ -190,8 +190,8 @@ func (r *Registry) Commit(ctx context.Context, id string, change func(*Book)) er
 	return err
 }
 
-// refusalInterval is how often a refusal is stored before it is answered. Those in between are stored with the next write, if
-// they are still kept then: they change nothing.
+// refusalInterval is how often a refusal is stored before it is answered. Those in between are stored with the next write,
+// if they are still kept then: they change nothing.
 const refusalInterval = time.Second
 
 // Refuse keeps a signal that is refused, and returns it.
