@@ -111,25 +111,20 @@ func (i *Identity) Signals() (map[uint64][]byte, error) {
 		return nil, err
 	}
 	defer release()
-	entries, err := loadSignals(i.store.storeReader)
+	entries, _, err := loadSignals(i.store.storeReader)
 	return entries, i.store.checkCorruption("signals", err)
 }
 
-func loadSignals(r storeReader) (map[uint64][]byte, error) {
-	entries := map[uint64][]byte{}
-	return entries, r.forEachKey(codec.PrefixSignals, func(key, value []byte) error {
+// loadSignals returns the entries of signals, and their stored size.
+func loadSignals(r storeReader) (entries map[uint64][]byte, size int64, err error) {
+	entries = map[uint64][]byte{}
+	err = r.forEachKey(codec.PrefixSignals, func(key, value []byte) error {
 		number, err := codec.SplitSignalKey(key)
 		entries[number] = bytes.Clone(value)
+		size += int64(len(key) + len(value))
 		return err
 	})
-}
-
-// signalBytes is the stored size of entries.
-func signalBytes(entries map[uint64][]byte) (n int64) {
-	for number, value := range entries {
-		n += int64(len(codec.KeySignal(number)) + len(value))
-	}
-	return n
+	return entries, size, err
 }
 
 // StoreSignals stores entries of the requests of operators by number, and removes those that are nil, in one write. The

@@ -74,10 +74,11 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	for _, r := range s.Resources {
 		s.RetainedBytes += r.KnownBytes + r.BodyBytes
 	}
-	if s.Signals, err = loadSignals(o.storeReader); err != nil {
+	var size int64
+	if s.Signals, size, err = loadSignals(o.storeReader); err != nil {
 		return OfflineStat{}, o.wrapReadError("signals", err)
 	}
-	s.RetainedBytes += signalBytes(s.Signals)
+	s.RetainedBytes += size
 	value, err := o.getValue(codec.KeyRecovery)
 	if err == nil && value != nil {
 		s.Recovery, err = codec.DecodeRecovery(value)

@@ -149,12 +149,9 @@ func (g *spaceGuard) measureSizes() {
 		}
 		*m.size = int64(n)
 	}
-	entries, err := loadSignals(g.store.storeReader) // few
-	if err != nil {
-		_ = g.store.checkCorruption("measure", err)
-		return
-	}
-	s.signals = signalBytes(entries)
+	_, size, err := loadSignals(g.store.storeReader)
+	_ = g.store.checkCorruption("measure", err)
+	s.signals = size
 	disk := int64(g.store.db.Metrics().DiskSpaceUsage())
 	g.mu.Lock()
 	g.measured, g.diskBytes = s, disk

@@ -29,14 +29,14 @@ var (
 	formOfSink    = form{needed: [][]string{{"sink", "rule"}}}
 	formOfLetters = form{needed: [][]string{{"sink"}, {"offsets", "all"}}}
 
-	forms = map[Kind]form{
-		Pause:              {formOfSink.needed, []string{"for"}},
-		Resume:             formOfSink,
-		Snapshot:           {[][]string{{"sink"}, {"select", "all"}}, []string{"namespace", "objects"}},
-		Replay:             {needed: [][]string{{"sink"}, {"offset", "from"}}},
-		Cancel:             {needed: [][]string{{"target"}}},
-		RetryDeadLetters:   formOfLetters,
-		DiscardDeadLetters: formOfLetters,
+	forms = map[string]form{ // by kind
+		string(Pause):              {formOfSink.needed, []string{"for"}},
+		string(Resume):             formOfSink,
+		string(Snapshot):           {[][]string{{"sink"}, {"select", "all"}}, []string{"namespace", "objects"}},
+		string(Replay):             {needed: [][]string{{"sink"}, {"offset", "from"}}},
+		string(Cancel):             {needed: [][]string{{"target"}}},
+		string(RetryDeadLetters):   formOfLetters,
+		string(DiscardDeadLetters): formOfLetters,
 	}
 )
 
@@ -93,17 +93,17 @@ func (r *Request) decodeMembers(members map[string]json.RawMessage) error {
 				return fmt.Errorf("a request has no member %q, did you mean \"signal\"?", keepText(other, maxIDBytes))
 			}
 		}
-		return errors.New(`"signal" is missing; there are: ` + joinNames(kinds))
+		return errors.New(`"signal" is missing; there are: ` + strings.Join(kinds, ", "))
 	}
-	if json.Unmarshal(members["signal"], &name) != nil || forms[Kind(name)].needed == nil {
-		names := strings.Split(joinNames(kinds), ", ")
-		return fmt.Errorf("this exporter knows no signal %s%s; there are: %s", short(members["signal"]), suggest(name, names), joinNames(kinds))
+	_ = json.Unmarshal(members["signal"], &name) // another type of value is no kind
+	f, found := forms[name]
+	if !found {
+		return fmt.Errorf("this exporter knows no signal %s%s; there are: %s", short(members["signal"]), suggest(name, kinds), strings.Join(kinds, ", "))
 	}
 	r.Kind = Kind(name)
-	f := forms[r.Kind]
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		if !slices.Contains(f.members(), name) {
-			return fmt.Errorf("a signal %s has no member %q%s; it has: %s", r.Kind, keepText(name, maxIDBytes), suggest(name, f.members()), joinNames(f.members()))
+			return fmt.Errorf("a signal %s has no member %q%s; it has: %s", r.Kind, keepText(name, maxIDBytes), suggest(name, f.members()), strings.Join(f.members(), ", "))
 		}
 		if name == "signal" {
 			continue
@@ -130,14 +130,6 @@ func (f form) checkNeeded(members map[string]json.RawMessage) error {
 		}
 	}
 	return nil
-}
-
-func joinNames[S ~string](names []S) string {
-	all := make([]string, len(names))
-	for i, name := range names {
-		all[i] = string(name)
-	}
-	return strings.Join(all, ", ")
 }
 
 // suggest returns the nearest of several names, to follow other text; "" if none is near.

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,14 +15,13 @@ import (
 type Registry struct {
 	save func(context.Context, map[uint64][]byte) error
 
-	saving   sync.Mutex        // held during a change: one after the other
-	stored   map[uint64][]byte // what the stores have, by number of the entry; requires saving
-	doubtful map[uint64]bool   // entries that one of them may have otherwise; requires saving
+	saving sync.Mutex        // held during a change: one after the other
+	stored map[uint64][]byte // entries in the stores by number, nil where one may have another; requires saving
 
 	mu        sync.Mutex
 	book      Book
 	unsaved   bool                  // a store lacks the book, or may have another one
-	refusedAt time.Time             // when a refusal was last stored before it was answered
+	refusedAt atomic.Int64          // when a refusal was last stored before it was answered, in ns since 1970
 	executing map[string]*execution // by ID of the signal
 }
 
@@ -36,7 +37,7 @@ type execution struct {
 // NewRegistry returns an empty registry. save stores entries of a book by their number, and removes those without a value,
 // all in one write; it is durable when it returns nil.
 func NewRegistry(save func(context.Context, map[uint64][]byte) error) *Registry {
-	return &Registry{save: save, executing: map[string]*execution{}}
+	return &Registry{save: save, stored: map[uint64][]byte{}, executing: map[string]*execution{}}
 }
 
 // Load replaces the signals by the newest of several stored books, which it decodes, unless the registry has a newer one
@@ -55,26 +56,21 @@ func (r *Registry) Load(books ...map[uint64][]byte) error {
 		}
 	}
 	if isSame := len(revisions) == 1 && revisions[newest.Revision]; isSame {
-		r.stored, r.doubtful = books[0], nil
+		r.stored = maps.Clone(books[0])
 		r.setBook(newest, false)
 		return nil
 	}
-	r.distrust(r.stored)
-	for _, entries := range books {
-		r.distrust(entries)
-	}
-	r.stored = nil
+	r.distrust(append(books, r.stored)...)
 	r.setBook(newest, true)
 	return nil
 }
 
 // distrust records that a store may have something else under the numbers of entries. Requires saving.
-func (r *Registry) distrust(entries map[uint64][]byte) {
-	if r.doubtful == nil {
-		r.doubtful = map[uint64]bool{}
-	}
-	for number := range entries {
-		r.doubtful[number] = true
+func (r *Registry) distrust(all ...map[uint64][]byte) {
+	for _, entries := range all {
+		for number := range entries {
+			r.stored[number] = nil
+		}
 	}
 }
 
@@ -198,13 +194,8 @@ const refusalInterval = time.Second
 func (r *Registry) Refuse(ctx context.Context, s Signal, reason string) Signal {
 	s = s.End(Refused, time.Now(), 0, reason)
 	r.Update(func(b *Book) { b.Put(s) })
-	r.mu.Lock()
-	isDue := time.Since(r.refusedAt) >= refusalInterval
-	if isDue {
-		r.refusedAt = time.Now()
-	}
-	r.mu.Unlock()
-	if isDue {
+	now := time.Now().UnixNano()
+	if at := r.refusedAt.Load(); now-at >= int64(refusalInterval) && r.refusedAt.CompareAndSwap(at, now) {
 		_ = r.SaveUnsaved(ctx) // what is not saved stays so, for the next write
 	}
 	return s
@@ -251,7 +242,7 @@ func (r *Registry) saveBook(ctx context.Context, b Book) error {
 	}
 	changed := map[uint64][]byte{}
 	for number, text := range entries {
-		if r.doubtful[number] || !bytes.Equal(text, r.stored[number]) {
+		if !bytes.Equal(text, r.stored[number]) {
 			changed[number] = text
 		}
 	}
@@ -260,16 +251,11 @@ func (r *Registry) saveBook(ctx context.Context, b Book) error {
 			changed[number] = nil
 		}
 	}
-	for number := range r.doubtful {
-		if entries[number] == nil {
-			changed[number] = nil
-		}
-	}
 	if err := r.save(ctx, changed); err != nil {
 		r.distrust(changed)
 		return err
 	}
-	r.stored, r.doubtful = entries, nil
+	r.stored = entries
 	return nil
 }
 
