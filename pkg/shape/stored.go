@@ -37,8 +37,9 @@ func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known))
 					reshaped++
 				}
 			}
-			objects++
-			known(k)
+			if objects++; r != nil || !as.filtered { // otherwise no destination needs its delete
+				known(k)
+			}
 		})
 		if err == nil && r != nil {
 			s.mu.Lock()

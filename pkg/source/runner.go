@@ -244,7 +244,11 @@ func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *em
 		return nil, nil
 	}
 	scope := selection.Scope{ID: r.resource.String(), Resource: stored.Resource}
-	unselected = &emitter{scope: scope, append: r.env.cfg.Append, watermarks: newWatermarks(scope, nil)}
+	to := r.env.cfg.Append
+	if len(r.followers) > 0 && r.env.cfg.Shape != nil {
+		to = r.env.cfg.Shape(r.followers[0].scope.Rule, to)
+	}
+	unselected = &emitter{scope: scope, append: to, watermarks: newWatermarks(scope, nil)}
 	unselected.loadState(cluster, event.StoredScope{}, sets.unselected)
 	return unselected, nil
 }

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -10,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -350,7 +350,10 @@ func (h *history) recordsWithoutRepeats() []bus.Record {
 			records = append(records, r)
 			continue
 		}
-		if !bytes.Equal(h.records[before].Payload, r.Payload) {
+		if identity := func(r bus.Record) bus.Record {
+			r.Before, r.After, r.Payload = nil, nil, nil // an edit in between redacts what waits
+			return r
+		}; !reflect.DeepEqual(identity(h.records[before]), identity(r)) {
 			h.t.Errorf("two records have the ID %s:\n%s\n%s", r.ID, h.records[before].Payload, r.Payload)
 		}
 		if !slices.ContainsFunc(h.runs[h.runIndex(before):h.runIndex(i)], func(r exporterRun) bool { return r.killed }) {
