@@ -251,7 +251,7 @@ func (r *rule) isEmitted(c *event.Change, last []byte, emitted bool) bool {
 	switch {
 	case compared && matches:
 		return !emitted
-	case c.Type == event.Deleted && (c.Previous != "" || c.FinalStateUnknown) && !emitted && err != nil: // no destination needs it
+	case c.Type == event.Deleted && (c.Previous != "" || c.FinalStateUnknown) && !emitted && (err != nil || c.Left): // no destination has it
 		return false
 	case c.Type == event.Updated && c.Pass != "" && !emitted && matches:
 		c.Type, c.Class = event.Added, ""
