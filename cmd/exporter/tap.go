@@ -10,7 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
-	"github.com/kubecdc/kubecdc/internal/tap"
+	"github.com/kubecdc/kubecdc/internal/screen/tap"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"

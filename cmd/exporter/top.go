@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/kubecdc/kubecdc/internal/top"
+	"github.com/kubecdc/kubecdc/internal/screen/top"
 )
 
 func topCommand() *cobra.Command {

@@ -63,18 +63,18 @@ var mayImport = map[string][]string{
 
 	"internal/election": {"pkg/ratelimit", "pkg/condition"},
 
-	"internal/exit":      nil,
-	"internal/terminal":  nil,
-	"internal/signals":   {"pkg/condition", "pkg/shape/path"},
-	"internal/telemetry": {"pkg/condition"},
-	"internal/port":      {"pkg/condition"},
-	"internal/app":       {"*"},
-	"internal/verify":    {"pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/selection"},
-	"internal/inspect":   {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/stamp", "internal/state"},
-	"internal/tap":       {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit", "internal/terminal"},
-	"internal/top":       {"pkg/condition", "internal/admin", "internal/exit"},
+	"internal/exit":            nil,
+	"internal/screen/terminal": nil,
+	"internal/signals":         {"pkg/condition", "pkg/shape/path"},
+	"internal/telemetry":       {"pkg/condition"},
+	"internal/port":            {"pkg/condition"},
+	"internal/app":             {"*"},
+	"internal/verify":          {"pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/selection"},
+	"internal/inspect":         {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/stamp", "internal/state"},
+	"internal/screen/tap":      {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit", "internal/screen/terminal"},
+	"internal/screen/top":      {"pkg/condition", "internal/admin", "internal/exit"},
 
-	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/signals", "internal/tap", "internal/terminal", "internal/top"},
+	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/inspect", "internal/signals", "internal/screen/tap", "internal/screen/terminal", "internal/screen/top"},
 }
 
 // onlyFrom lists the packages that may import a heavy library, so that no other depends on it by accident.

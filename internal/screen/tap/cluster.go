@@ -46,7 +46,9 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 	t := &changeCollector{bodies: bodies, changes: changes, log: log}
 	src, err := source.New(source.Config{
 		Client: o.Client, Cluster: clusterName(ctx, o.Client), Rules: []selection.Rule{o.Rule},
-		Load:            func(event.Resource, func(event.Known)) (event.StoredResource, error) { return event.StoredResource{}, nil },
+		Load: func(event.Resource, func(event.Known)) (event.StoredResource, error) {
+			return event.StoredResource{}, nil
+		},
 		StoredResources: func() ([]string, error) { return nil, nil },
 		SetScopes:       func(context.Context, event.Resource, []event.StoredScope) error { return nil },
 		Append:          t.appendObservation,
