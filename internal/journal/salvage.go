@@ -259,12 +259,11 @@ func (s *salvage) copyLetters() (written error) {
 		if err != nil {
 			return err
 		}
-		if _, err := codec.DecodeDeadLetter(s.from.decoder, offset, value); err != nil {
-			return nil // the others can be read
+		if _, err := codec.DecodeDeadLetter(s.from.decoder, offset, value); err == nil { // else the others can be read
+			s.put(slices.Clone(key), value)
+			s.letters++
+			written = s.flushIfLarge()
 		}
-		s.put(slices.Clone(key), value)
-		s.letters++
-		written = s.flushIfLarge()
 		return written
 	})
 	return written

@@ -85,8 +85,7 @@ func (s *summarySeal) sealSummary(scratch *[]byte, summary string, as emission, 
 	case conceals && !s.keyed:
 		method, aead = sealedEphemeral, s.ephemeral
 	}
-	b := append((*scratch)[:0], summary...)
-	b = append(b, method)
+	b := append(append((*scratch)[:0], summary...), method)
 	for _, id := range [...]uint32{as.redaction, as.form, as.shape} {
 		b = binary.BigEndian.AppendUint32(b, id)
 	}

@@ -73,16 +73,8 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 		for _, one := range spans {
 			if one.Err != nil {
 				unreadable[one.Partition] = one.Err
-				continue
-			}
-			if f == nil || !one.Known {
-				continue
-			}
-			if from := int64(lanes[laneOfSpan[one]]); one.Shape.ID == round[laneOfSpan[one]].of.ID && from > one.End {
-				f.acks.recordCovered(one.Partition, one.Shape.ID, from)
-			}
-			if id := one.Shape.ID; f.progressOf(one.Partition, id) == nil {
-				f.startPartition(one.Partition, id, one.End, f.isUnfencedIn(one.Partition, id))
+			} else if lane := laneOfSpan[one]; f != nil && one.Known {
+				f.recordEnd(one, round[lane], int64(lanes[lane]))
 			}
 		}
 	}
@@ -95,6 +87,18 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 		}
 	}
 	return failed, nil
+}
+
+// recordEnd records the end of a partition that was read from where a lane had got to. A lane that had got further shows
+// that the partition went back.
+func (f *fence) recordEnd(read *cluster.Span, l topicLane, from int64) {
+	id := read.Shape.ID
+	if id == l.of.ID && from > read.End {
+		f.acks.recordCovered(read.Partition, id, from)
+	}
+	if f.progressOf(read.Partition, id) == nil {
+		f.startPartition(read.Partition, id, read.End, f.isUnfencedIn(read.Partition, id))
+	}
 }
 
 // planRounds divides lanes into rounds, each with at most one lane to a partition. Lanes that can hold nothing are left out.
