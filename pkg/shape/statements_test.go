@@ -323,6 +323,23 @@ func TestStoredChangesFollowTheCurrentRules(t *testing.T) {
 	}
 }
 
+// TestAStoredChangeNamesNoPathThatItsBodiesHide: changed is what the two states show, and is left out without the state before.
+func TestAStoredChangeNamesNoPathThatItsBodiesHide(t *testing.T) {
+	s, err := New([]Policy{{RedactPaths: []string{"spec.token"}}}, Options{RuleOf: func(event.Resource) (int, bool) { return 0, true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for before, want := range map[string]string{`{"spec":{"token":"old","n":1}}`: "[/spec/n] []", "": "[] [changed]"} {
+		c := updatedTo(deployment, `{"spec":{"token":"new","n":2}}`)
+		if c.Changed = []string{"/spec/n", "/spec/token"}; before != "" {
+			c.Before = []byte(before)
+		}
+		if s.RedactStoredChange(c); fmt.Sprint(c.Changed, c.Omitted) != want {
+			t.Errorf("before %s: changed and omitted are %v %v, want %s", before, c.Changed, c.Omitted, want)
+		}
+	}
+}
+
 // Section "Which changes are emitted".
 func TestListsApplyToUpdatesOnly(t *testing.T) {
 	for _, p := range []Policy{{OnlyIfChanged: []string{"spec.none"}}, {IgnoreChanges: []string{"spec", "status"}}} {

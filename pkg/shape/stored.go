@@ -5,10 +5,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 )
 
 // LoadFunc loads the stored state of a resource by its name, and passes each known object to known, which may be nil.
@@ -183,9 +183,11 @@ func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 	if !changed {
 		return false
 	}
-	if s.ruleOfStored(c.Resource).metadataOnly {
-		isRemoved := func(pointer string) bool { return !strings.HasPrefix(pointer, "/metadata/") }
-		c.Changed = slices.DeleteFunc(slices.Clone(c.Changed), isRemoved)
+	if len(c.Changed) > 0 && c.Before != nil && c.After != nil {
+		c.Changed = diff.Pointers(c.Before, c.After)
+	} else if len(c.Changed) > 0 { // which of them show no more is unknown without the state before
+		c.Changed = nil
+		markOmitted(c, "changed")
 	}
 	c.RedactionChanged = claimsDifference(c.Type)
 	if len(c.Patch) > 0 && !bytes.Equal(after, c.After) {
