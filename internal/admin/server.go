@@ -218,7 +218,9 @@ func (s *Server) errorLog() *log.Logger {
 // have its own name resolve to 127.0.0.1 and read what this server shows; its browser still sends that name as Host.
 func (s *Server) rejectForeignHosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		port.Prove(r.Context())
+		if r.ContentLength == 0 { // else the request is not complete yet
+			port.Prove(r.Context())
+		}
 		if s.onLoopback() && !isLocal(r.Host) {
 			http.Error(w, "this server is for the machine that it runs on: ask for localhost or 127.0.0.1", http.StatusMisdirectedRequest)
 			return

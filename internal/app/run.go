@@ -59,11 +59,11 @@ func newLogger(cfg config.Log, level *slog.LevelVar, secrets mask, w io.Writer) 
 // SilenceClientLogs discards the log of client-go, for commands that report errors themselves.
 func SilenceClientLogs() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
-// debugOnly lowers every record to level debug.
+// debugOnly lowers every record to level debug. Records below that are dropped: client-go writes whole bodies in them.
 type debugOnly struct{ slog.Handler }
 
-func (h debugOnly) Enabled(ctx context.Context, _ slog.Level) bool {
-	return h.Handler.Enabled(ctx, slog.LevelDebug)
+func (h debugOnly) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelDebug && h.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
 func (h debugOnly) Handle(ctx context.Context, r slog.Record) error {

@@ -10,6 +10,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/kubecdc/kubecdc/internal/config"
 )
 
 func TestASignalAndItsEchoStopInOrder(t *testing.T) {
@@ -32,5 +36,18 @@ func TestASignalAndItsEchoStopInOrder(t *testing.T) {
 	release()
 	if n := strings.Count(log.String(), "stopping;"); n != 1 {
 		t.Errorf("%d lines say that it stops: %s", n, log.String())
+	}
+}
+
+// TestTheLogHasNoBodiesOfRequests: client-go writes whole objects at the verbosity of 8 and more.
+func TestTheLogHasNoBodiesOfRequests(t *testing.T) {
+	var log bytes.Buffer
+	newLogger(config.Log{Level: "debug"}, &slog.LevelVar{}, mask{}, &log)
+	t.Cleanup(SilenceClientLogs)
+	logger := klog.Background()
+	logger.V(8).Info("a body")
+	logger.V(4).Info("a retry")
+	if got := log.String(); strings.Contains(got, "a body") || !strings.Contains(got, "a retry") || logger.V(8).Enabled() {
+		t.Errorf("logged: %s", got)
 	}
 }

@@ -111,7 +111,16 @@ func (s *webhookServer) storeEvents(_ context.Context, _ string, events []audit.
 // postAs sends a body as a client of that name; "" has no certificate.
 func (s *webhookServer) postAs(t testing.TB, name, body string) (int, error) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientConfig(t, s.authority, name), DisableKeepAlives: true}}
+	return s.postFrom(t, nil, name, body)
+}
+
+// postFrom is postAs from an address of this machine; nil: any.
+func (s *webhookServer) postFrom(t testing.TB, address net.IP, name, body string) (int, error) {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: address}}
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig: s.clientConfig(t, s.authority, name), DisableKeepAlives: true, DialContext: dialer.DialContext,
+	}}
 	response, err := client.Post(s.url, "application/json", strings.NewReader(body))
 	if err != nil {
 		return 0, err

@@ -8,10 +8,10 @@ import (
 	"strconv"
 )
 
-// How many signals are kept after their end. Those that were refused do not push out others.
+// How many signals are kept after their end. Those that have changed nothing do not push out others.
 const (
-	maxEnded   = 100
-	maxRefused = 20
+	maxEnded     = 100
+	maxUnchanged = 20
 )
 
 // Book is all signals that are kept, the oldest first. Its methods change it and contact nothing.
@@ -58,8 +58,9 @@ func (b *Book) Put(s Signal) {
 		}
 		b.Signals = append(b.Signals, s)
 	}
-	b.dropOldest(maxRefused, func(s State) bool { return s == Refused })
-	b.dropOldest(maxEnded, func(s State) bool { return s != Refused && s != Active })
+	changedNothing := func(s State) bool { return s == Refused || s == Nothing }
+	b.dropOldest(maxUnchanged, changedNothing)
+	b.dropOldest(maxEnded, func(s State) bool { return s != Active && !changedNothing(s) })
 }
 
 // dropOldest drops the oldest signals in a state beyond a number of them.

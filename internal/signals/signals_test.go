@@ -223,12 +223,12 @@ func TestEndedSignalsAreBoundedAndThoseInForceAreKept(t *testing.T) {
 	pause := Request{Kind: Pause, Sink: "a"}.New(noon)
 	b.Put(pause)
 	for i := range 2 * maxEnded {
-		b.Put(Request{Kind: Resume, Sink: fmt.Sprint(i)}.New(noon).End(Nothing, noon, 0, "the sink is not paused"))
+		b.Put(Request{Kind: Resume, Sink: fmt.Sprint(i)}.New(noon).End(Done, noon, 0, "nothing waited"))
 	}
 	for i := range 2 * maxEnded {
 		b.Put(Request{Kind: Pause, Sink: fmt.Sprint(i)}.New(noon).End(Refused, noon, 0, "no such sink"))
 	}
-	if _, ok := b.ActivePause(Subject{Sink: "a"}); !ok || len(b.Signals) != 1+maxEnded+maxRefused || b.Signals[1].Sink != fmt.Sprint(maxEnded) {
+	if _, ok := b.ActivePause(Subject{Sink: "a"}); !ok || len(b.Signals) != 1+maxEnded+maxUnchanged || b.Signals[1].Sink != fmt.Sprint(maxEnded) {
 		t.Errorf("kept are %d, the oldest of them %+v", len(b.Signals), b.Signals[1])
 	}
 	entries, err := b.encode()
@@ -249,7 +249,7 @@ func TestAWriteHasTheEntriesThatDiffer(t *testing.T) {
 		return r.Commit(t.Context(), s.ID, func(b *Book) { b.Put(s) })
 	}
 	for i := range 3 * maxEnded {
-		if err := commit(Request{Kind: Resume, Sink: fmt.Sprint(i)}.New(noon).End(Nothing, noon, 0, "the sink is not paused")); err != nil {
+		if err := commit(Request{Kind: Resume, Sink: fmt.Sprint(i)}.New(noon).End(Done, noon, 0, "nothing waited")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -293,10 +293,10 @@ func TestThousandsOfRefusalsAreAFewWrites(t *testing.T) {
 				t.Fatalf("%+v, %v; stored is %+v", s, err, kept)
 			}
 		}
-		if all := r.List(); len(all) != maxRefused || store.writes != 1 {
+		if all := r.List(); len(all) != maxUnchanged || store.writes != 1 {
 			t.Errorf("%d are kept, with %d writes", len(all), store.writes)
 		}
-		if err := r.SaveUnsaved(t.Context()); err != nil || store.writes != 2 || len(store.stored) != 1+maxRefused {
+		if err := r.SaveUnsaved(t.Context()); err != nil || store.writes != 2 || len(store.stored) != 1+maxUnchanged {
 			t.Errorf("%d writes, and stored are %d entries, %v", store.writes, len(store.stored), err)
 		}
 		load(t, r, bookOf(1))
@@ -309,6 +309,18 @@ func TestThousandsOfRefusalsAreAFewWrites(t *testing.T) {
 			t.Errorf("while nothing can be stored: %+v", s)
 		}
 	})
+}
+
+// TestWhatChangedNothingPushesNothingOut: the ID of a signal that did something stays known.
+func TestWhatChangedNothingPushesNothingOut(t *testing.T) {
+	var b Book
+	b.Put(Request{ID: "discard", Kind: DiscardDeadLetters, Sink: "a"}.New(noon).End(Done, noon, 3, ""))
+	for i := range 200 {
+		b.Put(Request{ID: fmt.Sprint("resume-", i), Kind: Resume, Sink: "a"}.New(noon).End(Nothing, noon, 0, ""))
+	}
+	if _, found := b.Find("discard"); !found || len(b.Signals) != 1+maxUnchanged {
+		t.Errorf("found: %v, of %d", found, len(b.Signals))
+	}
 }
 
 // blockingHandler executes until it is let go, and counts.

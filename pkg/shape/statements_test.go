@@ -323,7 +323,8 @@ func TestStoredChangesFollowTheCurrentRules(t *testing.T) {
 	}
 }
 
-// TestAStoredChangeNamesNoPathThatItsBodiesHide: changed is what the two states show, and is left out without the state before.
+// TestAStoredChangeNamesNoPathThatItsBodiesHide: changed is what the two states show, and is left out without the state
+// before.
 func TestAStoredChangeNamesNoPathThatItsBodiesHide(t *testing.T) {
 	s, err := New([]Policy{{RedactPaths: []string{"spec.token"}}}, Options{RuleOf: func(event.Resource) (int, bool) { return 0, true }})
 	if err != nil {

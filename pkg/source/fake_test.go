@@ -177,7 +177,8 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
 		if nameless {
-			writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "kube-system", nil))
+			writeStatus(w, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "kube-system",
+				errors.New(`User "kubecdc" cannot get resource "namespaces" in API group "" in the namespace "kube-system"`)))
 			return
 		}
 		f.mu.Lock()

@@ -21,8 +21,8 @@ var knownTexts = []*regexp.Regexp{
 	regexp.MustCompile(`^(the server could not find the requested resource|Unauthorized|Forbidden|Internal Server Error|not found|` +
 		`page not found|service unavailable|apiserver not ready|unable to decode an event from the watch stream|` +
 		`context (deadline exceeded|canceled)|the server is currently unable to handle the request)`),
-	regexp.MustCompile(`^[a-z0-9.-]+( "[a-zA-Z0-9.:-]*")? is forbidden(: User "[a-zA-Z0-9.:@_/-]*" cannot [a-z]+ resource "[a-z0-9./-]*"` +
-		`( in API group "[a-z0-9.-]*")?( at the cluster scope| in the namespace "[a-z0-9-]*")?)?`),
+	regexp.MustCompile(`^[a-z0-9.-]+( "[a-zA-Z0-9.:-]*")? is forbidden: User "[a-zA-Z0-9.:@_/-]*" cannot [a-z]+ resource "[a-z0-9./-]*"` +
+		`( in API group "[a-z0-9.-]*")?( at the cluster scope| in the namespace "[a-z0-9-]*")?`),
 	regexp.MustCompile(`^(rpc error: code = [a-zA-Z]+ desc = )?etcdserver: (request timed out|leader changed|no leader|too many requests|not capable|server stopped|` +
 		`mvcc: (database space exceeded|required revision has been compacted))`),
 	regexp.MustCompile(`^conversion webhook for [a-z0-9./-]+, Kind=[a-zA-Z0-9]+ failed`),
