@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,18 +98,18 @@ func TestEveryKindOfFileChangeIsNoticed(t *testing.T) {
 			w := watchedTree{t, t.TempDir()}
 			synctest.Test(t, func(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
-				noticed := 0
+				var noticed atomic.Int64
 				for i, change := range steps {
 					change(w)
 					if i == 0 {
-						go Watch(ctx, w.path(file), func() { noticed++ })
+						go Watch(ctx, w.path(file), func() { noticed.Add(1) })
 					}
 					for range 10 { // more looks than are needed
 						time.Sleep(lookInterval)
 						synctest.Wait()
 					}
-					if noticed != i+1 {
-						t.Errorf("%d changes noticed after step %d", noticed, i)
+					if n := noticed.Load(); n != int64(i+1) {
+						t.Errorf("%d changes noticed after step %d", n, i)
 					}
 					w.write("x", "neighbour")
 				}
@@ -125,19 +126,19 @@ func TestFileIsNotTakenHalf(t *testing.T) {
 	w.write("", "config.yaml")
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		noticed := 0
-		go Watch(ctx, w.path("config.yaml"), func() { noticed++ })
+		var noticed atomic.Int64
+		go Watch(ctx, w.path("config.yaml"), func() { noticed.Add(1) })
 		time.Sleep(2*lookInterval + 1)
 		for content := "a"; len(content) < 10; content += "a" {
 			w.write(content, "config.yaml")
 			time.Sleep(lookInterval)
 		}
-		if synctest.Wait(); noticed != 1 {
-			t.Errorf("%d calls, and only the one at the start was due", noticed)
+		if synctest.Wait(); noticed.Load() != 1 {
+			t.Errorf("%d calls, and only the one at the start was due", noticed.Load())
 		}
 		time.Sleep(2 * lookInterval)
-		if synctest.Wait(); noticed != 2 {
-			t.Errorf("%d calls after the file was complete", noticed)
+		if synctest.Wait(); noticed.Load() != 2 {
+			t.Errorf("%d calls after the file was complete", noticed.Load())
 		}
 		stop()
 	})
