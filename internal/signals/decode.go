@@ -45,7 +45,7 @@ func (f form) members() []string {
 	return slices.Concat(slices.Concat(f.needed...), f.allowed, []string{"signal", "id"})
 }
 
-// values decode the value of each member but "signal". Their errors say what is expected.
+// values decode the value of each member but "signal". Their errors name what is expected.
 var values = map[string]func(r *Request, value json.RawMessage) error{
 	"id": func(r *Request, v json.RawMessage) error {
 		return decodeText(v, &r.ID, isID, fmt.Sprintf("1 to %d printable characters of ASCII without blanks", maxIDBytes))

@@ -90,7 +90,7 @@ func (r Request) withID() Request {
 	return r
 }
 
-// fingerprint tells requests of one ID apart that ask for different things.
+// fingerprint distinguishes requests of one ID that ask for different things.
 func (r Request) fingerprint() string {
 	r.ID = ""
 	text, err := r.MarshalJSON()

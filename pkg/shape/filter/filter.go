@@ -178,7 +178,7 @@ func (unknownSizes) EstimateCallCost(string, string, *checker.AstNode, []checker
 // UsesOldObject reports whether the expression needs the state before the change.
 func (f *Filter) UsesOldObject() bool { return f.usesOldObject }
 
-// SelectsObjects reports whether the expression tells objects apart: one whose state it does not match is left out.
+// SelectsObjects reports whether the expression distinguishes objects: one whose state it does not match is left out.
 func (f *Filter) SelectsObjects() bool {
 	return !f.usesMoment && f.OutcomeFor(Kind{Type: event.Added}, Known{}) != Never
 }

@@ -89,7 +89,7 @@ func (all Batches) BatchAt(offset int64) BatchID {
 }
 
 // Origin is the writer of a batch, and where it ends. A broker keeps it for as long as it has the batch, also if it
-// compresses it anew or compaction removes its records.
+// compresses it again or compaction removes its records.
 type Origin struct {
 	Producer int64
 	Epoch    int16 // of the producer
