@@ -34,11 +34,12 @@ const (
 
 var stageTexts = [stages]string{"have sent nothing", "have sent no complete request", "have not ended their handshakes", "have made requests"}
 
-// capacity is how many connections may be in each stage. A client passes the others than the last within a handshake.
-var capacity = [stages]int{512, 512, 256, 128}
+// capacity is how many connections may be in each stage: as many probes as come at once from one address are answered. A
+// client passes the others than the last within a handshake.
+var capacity = [stages]int{1024, 1024, 256, 1024}
 
 const (
-	maxHeaderBytes = 16 << 10
+	maxHeaderBytes = 8 << 10
 	headerTimeout  = 5 * time.Second  // for a TLS handshake, and then for the header of a request
 	stopTimeout    = 2 * time.Second  // for requests in progress at the end
 	quietTime      = 30 * time.Second // without a dropped connection, until the port is not flooded any more

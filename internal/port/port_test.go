@@ -83,7 +83,7 @@ func TestNoFloodKeepsANewClientOut(t *testing.T) {
 		} {
 			t.Run(name+" from "+from, func(t *testing.T) {
 				s := serve(t)
-				for n := range 1000 {
+				for n := range 2500 {
 					s.connect(t, address(n), text)
 					if n%100 == 0 && !isAnswered(s.connect(t, "127.0.0.1", "")) {
 						t.Fatalf("a client has no answer after %d connections", n)
@@ -111,7 +111,7 @@ func TestAddressWithMostConnectionsGivesWay(t *testing.T) {
 	var all sync.WaitGroup
 	for _, text := range []string{"", "GET ", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"} {
 		all.Go(func() {
-			for range 1000 {
+			for range 1500 {
 				s.connect(t, "127.0.0.2", text)
 			}
 		})
@@ -129,7 +129,7 @@ func TestAddressWithMostConnectionsGivesWay(t *testing.T) {
 func TestFloodMemoryIsBounded(t *testing.T) {
 	s := serve(t)
 	before := memory()
-	request := "GET / HTTP/1.1\r\nHost: a\r\nX-A: " + strings.Repeat("a", 15<<10)
+	request := "GET / HTTP/1.1\r\nHost: a\r\nX-A: " + strings.Repeat("a", 7<<10)
 	for range 10_000 {
 		c, err := net.Dial("tcp", s.address)
 		if err != nil {

@@ -178,11 +178,11 @@ func same(a, b []byte) bool {
 
 // native returns a native object and the key that follows from it.
 func native(payload []byte) ([]byte, string, error) {
-	var o struct{ Group, Resource, Namespace, Name string }
+	var o struct{ Cluster, Group, Resource, Namespace, Name string }
 	if err := json.Unmarshal(payload, &o); err != nil {
 		return nil, "", err
 	}
-	return payload, strings.Join([]string{cmp.Or(o.Group, "core"), o.Resource, o.Namespace, o.Name}, "/"), nil
+	return payload, strings.Join([]string{o.Cluster, cmp.Or(o.Group, "core"), o.Resource, o.Namespace, o.Name}, "/"), nil
 }
 
 // TestCompactedTopicEqualsTheCluster writes bare objects into compacted topics, waits until the broker has compacted them,
