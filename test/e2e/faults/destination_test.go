@@ -134,7 +134,7 @@ func (c *fixture) topicForbidden() func() {
 
 func (c *fixture) oversize() func() {
 	c.topic("configmaps", "max.message.bytes", "4000")
-	c.sink("kafka", c.plainKafka(c.kafka, nil), mapping{"onOversize": "deadLetter"})
+	c.sink("kafka", c.plainKafka(c.kafka, mapping{"checkTopics": "off"}), mapping{"onOversize": "deadLetter"})
 	c.start()
 	c.create(workload.ConfigMaps, "fits")
 	c.create(noise(40_000), "too-large")
