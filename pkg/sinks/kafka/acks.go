@@ -34,7 +34,7 @@ const (
 // lagged: its log ends earlier then, and later records take the same offsets. It is safe for concurrent use.
 //
 // A partition is compared with its leader's log before the first batch of this process, when an answer contradicts what is
-// remembered, and every minute. It holds what was acknowledged if the leader epoch of that reaches to the end of it
+// remembered, and every half minute. It holds what was acknowledged if the leader epoch of that reaches to the end of it
 // (KIP-101), or if the batch that ends there is ours.
 type ackLog struct {
 	runCtx  context.Context // of the sink
