@@ -499,10 +499,10 @@ func TestARotatedValueStaysHiddenInAnAnnotation(t *testing.T) {
 	rotate := func(more string) {
 		step++
 		s.must(s.cluster.Patch(t.Context(), workload.ConfigMaps, s.name, "rotated",
-			fmt.Sprintf(`{"data":{"password":"planted-%04d-rotated","step":"of-rotation-%d"}%s}`, step, step, more)))
+			fmt.Sprintf(`{"data":{"password":"turned-%04d-rotated","step":"of-rotation-%d"}%s}`, step, step, more)))
 	}
-	p := plants{values: []string{"planted-0001-rotated"}}
-	rotate(`,"metadata":{"annotations":{"example.com/state":"{\"was\":\"planted-0001-rotated\"}"}}`)
+	p := plants{values: []string{"turned-0001-rotated"}}
+	rotate(`,"metadata":{"annotations":{"example.com/state":"{\"was\":\"turned-0001-rotated\"}"}}`)
 	rotate("")
 	awaitText(s, file, "of-rotation-2")
 	s.must(s.exporter.Stop())

@@ -162,7 +162,7 @@ func TestARecordHasTheDocumentedKeyAndHeaders(t *testing.T) {
 	sent := time.Now().Truncate(time.Millisecond)
 	mustPublish(t, s, lane, []sinks.Message{{Offset: 7, Change: c}})
 	got := readTopics(t, brokers, topicA)[0]
-	if string(got.Key) != "apps/pods/default/a" {
+	if string(got.Key) != "test/apps/pods/default/a" {
 		t.Errorf("key %q", got.Key)
 	}
 	if got.Timestamp.Before(sent) || got.Timestamp.After(time.Now()) {
