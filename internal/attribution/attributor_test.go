@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/attribution"
-	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/attribution"
-	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 )
 
 // waitingRequest is a request with the claims by which it waits for its changes.

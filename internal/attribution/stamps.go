@@ -1,8 +1,8 @@
 package attribution
 
 import (
-	"github.com/kubecdc/kubecdc/internal/audit"
-	"github.com/kubecdc/kubecdc/internal/stamp"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/audit"
-	"github.com/kubecdc/kubecdc/internal/stamp"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 

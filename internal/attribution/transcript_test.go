@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 

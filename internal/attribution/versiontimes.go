@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 

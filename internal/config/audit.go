@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/audit"
-	"github.com/kubecdc/kubecdc/internal/audit/topic"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit/topic"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 

@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/app"
-	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/stamp"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
-	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )

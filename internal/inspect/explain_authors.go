@@ -3,8 +3,8 @@ package inspect
 import (
 	"bytes"
 
+	"github.com/kubecdc/kubecdc/internal/attribution/stamp"
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/internal/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )

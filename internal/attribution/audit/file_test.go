@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 )
 
 // logReader is an audit log file with its reader. The stored positions outlive the reader, as in a journal.

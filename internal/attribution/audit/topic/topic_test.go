@@ -18,8 +18,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/kubecdc/kubecdc/internal/audit"
-	"github.com/kubecdc/kubecdc/internal/audit/topic"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit/topic"
 	"github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/require"

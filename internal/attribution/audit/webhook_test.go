@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
