@@ -22,6 +22,7 @@ type actionStep struct {
 
 // TestTheActionValidatesConfigurations runs the steps of the action as a runner does.
 func TestTheActionValidatesConfigurations(t *testing.T) {
+	t.Parallel()
 	const dir = "github-action"
 	text, err := os.ReadFile(filepath.Join(dir, "action.yml"))
 	if err != nil {

@@ -140,6 +140,7 @@ const exporter = "system:serviceaccount:kubecdc:exporter"
 
 // The cluster is started once for all promises about it.
 func TestTheBaseOnARealAPIServer(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	c.applyAll(t, manifests(t, base, "Kustomization"))
 	t.Run("TheAccountMayDoWhatIsSelectedAndNothingElse", c.checkRights)

@@ -40,6 +40,7 @@ func TestTheChartLints(t *testing.T) {
 
 // TestWrongValuesAreRefusedWithTheirPath before anything reaches a cluster.
 func TestWrongValuesAreRefusedWithTheirPath(t *testing.T) {
+	t.Parallel()
 	for set, path := range map[string]string{
 		"image.tag=5":                                  "/image/tag",
 		"image.digest=sha256:abc":                      "/image/digest",
@@ -378,6 +379,7 @@ func TestTheDefaultsAreThoseOfTheBase(t *testing.T) {
 
 // TestOnlyEditsThatNeedItRestartThePod through the checksum on its template: the exporter applies all others while it runs.
 func TestOnlyEditsThatNeedItRestartThePod(t *testing.T) {
+	t.Parallel()
 	checksum := func(sets ...string) string {
 		var set struct {
 			Spec struct {
@@ -421,6 +423,7 @@ func TestOnlyEditsThatNeedItRestartThePod(t *testing.T) {
 // TestTheVolumeIsEnlargedAsDocumented follows docs/operations.md on a real API server: a claim of a StatefulSet never
 // changes, so the set is replaced around its Pod.
 func TestTheVolumeIsEnlargedAsDocumented(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	render := func(size string) []manifest {
 		return template(t, "--values", filepath.Join(chart, "ci", "default-values.yaml"), "--set", "persistence.size="+size)
@@ -497,6 +500,7 @@ spec:
 // TestEverythingAppliesToARealAPIServer renders each variant of the chart, and the base of kustomize with each combination
 // of components, and applies it; the Pod has to keep the restricted Pod Security Standard, which the namespace enforces.
 func TestEverythingAppliesToARealAPIServer(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	c.applyAll(t, slices.DeleteFunc(manifests(t, base, "Kustomization"), func(m manifest) bool { return m.Kind == "StatefulSet" }))
 	c.defineMonitors(t)

@@ -42,6 +42,7 @@ type renderedService struct {
 // TestHelmTestFailsUnlessTheExporterIsReady installs the chart on a real API server, and runs the command of its test Pod
 // against an exporter that is not allowed to read anything, then is, and then is stopped.
 func TestHelmTestFailsUnlessTheExporterIsReady(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	c.applyAll(t, manifests(t, base, "Kustomization")[:1]) // the namespace, which enforces the restricted standard
 	all := template(t, "--values", filepath.Join(chart, "ci", "default-values.yaml"),

@@ -25,6 +25,7 @@ const secret = "hunter2"
 // when it is created and when it is changed, without the secret values in it. Strimzi's types are in no registry that Go
 // modules come from: there, types of the same names without a schema stand for them.
 func TestTheExamplesForOperatorsShipTheirTypes(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("helm/examples/*.yaml")
 	if err != nil || len(files) < 5 {
 		t.Fatal(files, err)
