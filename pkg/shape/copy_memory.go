@@ -24,8 +24,8 @@ type copyMemory struct {
 // resourceCopies are the verdicts about the objects of a resource, by the hash of their key.
 type resourceCopies struct {
 	verdicts map[uint64][]copyVerdict // the slices are not modified
-	// unknown holds the objects that an exporter without this memory has emitted, as in a replicated state: of their
-	// annotations, none with JSON is shown until it changes.
+	// unknown holds the objects that an exporter without this memory has emitted, as in a replicated state, and those with
+	// too many verdicts: of their annotations, none with JSON is shown until it changes.
 	unknown map[uint64]bool
 }
 
@@ -36,10 +36,13 @@ type copyVerdict struct {
 }
 
 const (
-	anyDigest       = 0
-	maxCopyVerdicts = 8 // of one object; older ones are forgotten
-	digestSize      = 8
-	nameSize        = 4
+	anyDigest  = 0
+	digestSize = 8
+	nameSize   = 4
+
+	// maxCopyVerdicts is how many verdicts about one object are kept, those that were used last. One state with more than
+	// half of them, which the state before may need as well, makes its object one of which nothing is known.
+	maxCopyVerdicts = 64
 )
 
 func newCopyMemory() *copyMemory { return &copyMemory{resources: map[string]*resourceCopies{}} }
@@ -56,9 +59,10 @@ func (m *copyMemory) ofResource(name string) *resourceCopies {
 
 // objectCopies are the verdicts about one object.
 type objectCopies struct {
-	verdicts []copyVerdict
+	verdicts []copyVerdict // the last used one is the last
 	unknown  bool
 	modified bool
+	present  []copyVerdict // those of the state of this pass
 }
 
 func (m *copyMemory) loadObject(resource event.Resource, key string) *objectCopies {
@@ -104,20 +108,26 @@ func (o *objectCopies) record(name, quoted []byte) {
 	if o == nil {
 		return
 	}
-	v := copyVerdict{nameHash(name), digestOfCopy(quoted)}
-	if slices.Contains(o.verdicts, v) {
-		return
+	if v := (copyVerdict{nameHash(name), digestOfCopy(quoted)}); !slices.Contains(o.present, v) {
+		o.present = append(o.present, v)
 	}
-	kept := slices.DeleteFunc(slices.Clone(o.verdicts), func(old copyVerdict) bool { return old.name == v.name && old.digest == anyDigest })
-	kept = append(kept, v)
-	o.verdicts, o.modified = kept[max(0, len(kept)-maxCopyVerdicts):], true
 }
 
-// resolve ends a pass: what was not known of the annotations is known, unless the state was a stored one.
+// resolve ends a pass: what it has found is used last, and what was not known of the annotations is known, unless the state
+// was a stored one or has too many of them.
 func (o *objectCopies) resolve(stored bool) {
-	if o.unknown && !stored {
-		o.unknown, o.modified = false, true
+	tooMany := len(o.present) > maxCopyVerdicts/2
+	unknown := tooMany || o.unknown && stored
+	if o.modified = unknown != o.unknown || len(o.present) > 0; !o.modified {
+		return
 	}
+	kept := slices.DeleteFunc(slices.Clone(o.verdicts), func(old copyVerdict) bool {
+		return slices.ContainsFunc(o.present, func(v copyVerdict) bool {
+			return old == v || old.name == v.name && old.digest == anyDigest
+		})
+	})
+	kept = append(kept, o.present...)
+	o.verdicts, o.unknown = kept[max(0, len(kept)-maxCopyVerdicts):], unknown
 }
 
 func nameHash(name []byte) uint32 {
