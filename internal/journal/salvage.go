@@ -24,8 +24,8 @@ const (
 	maxOffset          = math.MaxUint64 - 2 // larger than any
 )
 
-// salvage carries what can be read of a broken store over to the new one: dead letters, cursors, and of the changes that
-// were not delivered those before the damage, in order. The gaps of the recovery follow them (I5). Known objects are not
+// salvage carries what can be read of a broken store over to the new one: dead letters, cursors, signals, and of the
+// undelivered changes those before the damage, in order. The gaps of the recovery follow them (I5). Known objects are not
 // carried over: what they stand for may be among the lost changes, so everything is listed again.
 type salvage struct {
 	from  storeReader
@@ -225,8 +225,8 @@ func (s *salvage) move(offset uint64) uint64 {
 	return min(max(offset, s.first-1), s.newest) + s.shift
 }
 
-// copyCursors copies cursors without the state of their sinks, which may be older than what the destinations have, and the
-// records of all sinks.
+// copyCursors copies cursors without the state of their sinks, which may be older than what the destinations have, the
+// records of all sinks, and the signals, so that what is paused stays paused.
 func (s *salvage) copyCursors() {
 	for name, c := range s.cursors {
 		c.Low, c.High, c.State = s.move(c.Low), s.move(max(c.High, c.Low)), nil
@@ -243,6 +243,10 @@ func (s *salvage) copyCursors() {
 	for name, f := range former {
 		s.put(codec.KeyFormerSink(name), codec.EncodeFormerSink(f))
 	}
+	_ = s.from.forEachKey(codec.PrefixSignals, func(key, value []byte) error {
+		s.put(slices.Clone(key), value)
+		return nil
+	})
 	_ = s.from.forEachKey(codec.PrefixRetried, func(key, _ []byte) error {
 		sink, offset, err := codec.SplitRetriedKey(key)
 		if err == nil && offset >= s.first && offset <= s.newest {

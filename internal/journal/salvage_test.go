@@ -34,6 +34,9 @@ func fillForSalvage(t *testing.T, opts Options, r *rand.Rand) filled {
 		f.letters[sink] = map[uint64]string{}
 	}
 	j := startJournal(t, opts)
+	if err := j.Identity.StoreSignals(t.Context(), map[uint64][]byte{0: []byte("1"), 1: []byte("pause")}); err != nil {
+		t.Fatal(err)
+	}
 	for n := range 60 {
 		c := podChange(n, 4096)
 		j.mustAppend(event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: fmt.Sprint(n),
@@ -145,6 +148,9 @@ func (f *filled) check(t *testing.T, opts Options) (newest uint64, recovered boo
 	}
 	if recovered && !strings.Contains(recovery.Reason, carriedPart) {
 		t.Errorf("the reason does not say what is left: %s", recovery.Reason)
+	}
+	if signals, err := j.Identity.Signals(); err != nil || newest > 26 && string(signals[1]) != "pause" {
+		t.Errorf("the signal is %q (%v)", signals[1], err)
 	}
 	if name := j.CheckClusterName("prod"); name != nil {
 		t.Error(name)

@@ -125,8 +125,8 @@ func TestAddressWithMostConnectionsGivesWay(t *testing.T) {
 	}
 }
 
-// floodMemory is what a flood may take, in bytes: 20 KiB for each of the 2,048 connections in the first two stages, and 1 KiB
-// for each of the flood's own ends, which are in this process.
+// floodMemory is what a flood may take, in bytes: 20 KiB for each of the 2,048 connections in the first two stages, and
+// 1 KiB for each of the flood's own ends, which are in this process.
 const floodMemory = 2048*20<<10 + floodSize<<10
 
 const floodSize = 10_000 // unfinished requests, far more than there is room for
