@@ -172,7 +172,11 @@ func (s *Server) renderStatus(f *frame, p pageKey) ([]byte, error) {
 // handlePage answers with one view of the status page.
 func (s *Server) handlePage(view string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		b, err := s.renderTemplate(s.currentFrame(), pageKey{view, r.URL.Query().Get("name")}, "page")
+		of := pageKey{view: view}
+		if view != viewOverview {
+			of.name = r.URL.Query().Get("name")
+		}
+		b, err := s.renderTemplate(s.currentFrame(), of, "page")
 		switch {
 		case err != nil:
 			s.options.Logger.Error("the status page cannot be written", "error", err)

@@ -87,17 +87,19 @@ func New(options Options) *Server {
 	)
 	s.registry = withoutClash(registry)
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
+	metrics := promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
 		ErrorLog: s.errorLog(), ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,
-	}))
+	})
+	c := &crowd{places: map[string]*sharedPlace{"": {building: make(chan struct{}, 1)}}}
+	mux.HandleFunc("GET /metrics", c.share(metricsKey, metrics.ServeHTTP))
 	mux.HandleFunc("GET /livez", s.handleLive)
-	mux.HandleFunc("GET /readyz", s.handleReady)
-	mux.HandleFunc("GET /{$}", s.handlePage(viewOverview))
-	mux.HandleFunc("GET /resource", s.handlePage(viewResource))
-	mux.HandleFunc("GET /sink", s.handlePage(viewSink))
+	mux.HandleFunc("GET /readyz", c.share(readyKey, s.handleReady))
+	mux.HandleFunc("GET /{$}", c.share(pathKey, s.handlePage(viewOverview)))
+	mux.HandleFunc("GET /resource", c.share(nameKey, s.handlePage(viewResource)))
+	mux.HandleFunc("GET /sink", c.share(nameKey, s.handlePage(viewSink)))
 	mux.HandleFunc("GET /status.js", s.handleFile("status.js", "text/javascript; charset=utf-8"))
 	mux.HandleFunc("GET /status.css", s.handleFile("status.css", "text/css; charset=utf-8"))
-	mux.HandleFunc("GET /status.json", s.handleOverview)
+	mux.HandleFunc("GET /status.json", c.share(pathKey, s.handleOverview))
 	mux.HandleFunc("GET /events", s.handlePageEvents)
 	mux.HandleFunc("GET /changes", s.handleChanges)
 	for path, handler := range options.Signals {
