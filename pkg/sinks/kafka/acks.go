@@ -58,6 +58,22 @@ type partitionAcks struct {
 	unplaced    uint64    // lowest offset in the journal of messages at an unknown place behind the marks; 0: none
 	covered     int64     // end of what the replicated state says earlier processes had acknowledged; 0: nothing
 	doubt       ackDoubt
+	begin       ackBegin
+	restored    ackRestored
+}
+
+// ackBegin is where the first lane to a partition began: without a mark, what an earlier process had in flight lies there or
+// later.
+type ackBegin struct {
+	end        int64
+	partitions int // that the topic had for the lane
+}
+
+// ackRestored is what the previous process had acknowledged, for this one: the cursor that is stored with the state may be
+// older.
+type ackRestored struct {
+	upTo       uint64 // offset of the newest message; 0: none
+	partitions int    // that the topic had for its lane
 }
 
 // ackDoubt is how certain it is that a partition holds what it had acknowledged. Nothing is published while it is in doubt.
@@ -73,6 +89,7 @@ const (
 // ackMark is a place in a partition, behind an acknowledged batch.
 type ackMark struct {
 	first      uint64 // lowest offset in the journal of the messages between the mark before and this one
+	last       uint64 // offset in the journal of the message before the mark
 	partitions int    // that the topic had for the lane
 	origin     protocol.Origin
 	begunAt    time.Time // zero: by an earlier process
@@ -131,7 +148,7 @@ func (a *ackLog) recordAck(to ackPlace, f *inFlightBatch, at record.ProducerSequ
 		return
 	}
 	p.addMark(a.spacing, ackMark{
-		first: lowestOffset(p.unplaced, f.offsets[0]), partitions: to.shape.Partitions, begunAt: time.Now(),
+		first: lowestOffset(p.unplaced, f.offsets[0]), last: f.offsets[len(f.offsets)-1], partitions: to.shape.Partitions, begunAt: time.Now(),
 		origin: protocol.Origin{Producer: at.Producer, Epoch: at.Epoch, Sequence: at.Sequence, End: f.baseOffset + int64(f.records)},
 	})
 	p.unplaced, p.leaderEpoch = 0, max(p.leaderEpoch, to.leaderEpoch)
@@ -149,7 +166,7 @@ func lowestOffset(a, b uint64) uint64 {
 func (p *partitionAcks) addMark(spacing time.Duration, m ackMark) {
 	if n := len(p.marks); n > 0 && p.marks[n-1].partitions == m.partitions && m.begunAt.Sub(p.marks[n-1].begunAt) < spacing {
 		newest := &p.marks[n-1]
-		newest.first, newest.origin = min(newest.first, m.first), m.origin
+		newest.first, newest.last, newest.origin = min(newest.first, m.first), m.last, m.origin
 		return
 	}
 	if p.marks = append(p.marks, m); len(p.marks) > maxAckMarks {
@@ -193,11 +210,62 @@ func (a *ackLog) contradict(partition cluster.Partition) {
 	}
 }
 
-// restore adds what the previous process knew. What a replicated state says is newer than what the journal does.
-func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks) {
+// recordBegin records where lanes begin.
+func (a *ackLog) recordBegin(lanes map[sinks.Lane]sinks.LanePosition) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for lane, position := range lanes {
+		l, ok := parseRecordedLane(lane)
+		if p := a.partitions[l.Partition]; ok && (p == nil || p.topic != l.of.ID) {
+			a.partitions[l.Partition] = &partitionAcks{topic: l.of.ID, leaderEpoch: -1, begin: ackBegin{int64(position), l.of.Partitions}}
+		}
+	}
+}
+
+// place returns the end of what the previous process certainly had acknowledged, and the lane in which it had.
+func (p *partitionAcks) place(in cluster.Partition) (end int64, lane topicLane) {
+	end, partitions := p.begin.end, p.begin.partitions
+	if n := len(p.marks); n > 0 {
+		end, partitions = p.marks[n-1].origin.End, p.marks[n-1].partitions
+	}
+	return end, topicLane{in, cluster.TopicShape{ID: p.topic, Partitions: partitions}}
+}
+
+// places returns what is known of each partition, without the marks before the newest.
+func (a *ackLog) places() map[cluster.Partition]*partitionAcks {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := map[cluster.Partition]*partitionAcks{}
+	for partition, p := range a.partitions {
+		end, lane := p.place(partition)
+		all[partition] = &partitionAcks{topic: p.topic, begin: ackBegin{end, lane.of.Partitions}}
+	}
+	return all
+}
+
+// creditRestored returns how many messages at the head of batch the previous process had acknowledged.
+func (a *ackLog) creditRestored(partition cluster.Partition, shape cluster.TopicShape, batch []sinks.Message) (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.partitions[partition]
+	if p == nil || p.topic != shape.ID || p.restored.partitions != shape.Partitions {
+		return 0
+	}
+	for n < len(batch) && batch[n].Offset <= p.restored.upTo {
+		n++
+	}
+	return n
+}
+
+// restore adds what the previous process knew, which had messages up to newest. What a replicated state says is newer than
+// what the journal does.
+func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks, newest uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for partition, p := range previous {
+		if n := len(p.marks); n > 0 {
+			p.restored = ackRestored{min(p.marks[n-1].last, newest), p.marks[n-1].partitions}
+		}
 		if now := a.partitions[partition]; now != nil {
 			if now.topic != p.topic {
 				continue
@@ -308,8 +376,8 @@ func (a *ackLog) comparePartitions(all []cluster.Partition) (cuts map[cluster.Pa
 type ackVerdict int
 
 const (
-	ackIntact ackVerdict = iota // it holds what was acknowledged, or retention has removed that
-	ackGone                     // another topic has its name, or nothing can be said
+	ackIntact ackVerdict = iota // it holds what was acknowledged, or retention has removed that, or nothing can be said
+	ackGone                     // another topic has its name
 	ackLost                     // it went back
 )
 
@@ -322,7 +390,9 @@ func (a *ackLog) compare(s *cluster.Span, p *partitionAcks) (cut ackCut, v ackVe
 	switch {
 	case errors.Is(s.Err, kafka.UnknownTopicOrPartition), errors.Is(s.Err, cluster.ErrNoPartition):
 		return cut, ackIntact, nil // if the topic is created again, it has another ID
-	case errors.Is(s.Err, kafka.UnsupportedVersion), s.Err == nil && s.Shape.ID != p.topic:
+	case errors.Is(s.Err, kafka.UnsupportedVersion):
+		return cut, ackIntact, nil
+	case s.Err == nil && s.Shape.ID != p.topic:
 		return cut, ackGone, nil
 	case s.Err != nil:
 		return cut, v, s.Err
@@ -476,18 +546,6 @@ func (p *partitionAcks) isPartitionedAs(cut ackCut) bool {
 	return !slices.ContainsFunc(p.marks, func(m ackMark) bool { return m.partitions != cut.partitions })
 }
 
-// isLost reports whether a lane is one of a partition that went back, until the caller has.
-func (a *ackLog) isLost(lane sinks.Lane) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.loss == nil {
-		return false
-	}
-	l, ok := parseRecordedLane(lane)
-	_, lost := a.loss.cuts[l.Partition]
-	return ok && lost
-}
-
 // acceptLoss forgets what the partitions have lost, because the caller sends it again, and returns what is left of them.
 func (a *ackLog) acceptLoss() map[cluster.Partition]ackCut {
 	a.mu.Lock()
@@ -500,6 +558,12 @@ func (a *ackLog) acceptLoss() map[cluster.Partition]ackCut {
 		if p := a.partitions[partition]; p != nil {
 			p.marks = slices.DeleteFunc(p.marks, func(m ackMark) bool { return !cut.marked || m.origin.End > cut.end })
 			p.unplaced, p.covered, p.doubt, p.leaderEpoch = 0, 0, ackTrusted, cut.leaderEpoch
+			p.begin, p.restored = ackBegin{cut.end, cut.partitions}, ackRestored{}
+		}
+	}
+	if a.loss.err.Lanes == nil { // all lanes go back, and what was in one may be for another one now
+		for _, p := range a.partitions {
+			p.restored = ackRestored{}
 		}
 	}
 	a.loss = nil

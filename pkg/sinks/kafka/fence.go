@@ -3,6 +3,7 @@ package kafka
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,12 +43,16 @@ const (
 	unknownRetryDelay = 200 * time.Millisecond
 )
 
-// fence is the right to publish of a sink that was fenced: a claimed transactional ID. All lanes write under its producer
-// ID. It is safe for concurrent use.
+// fence is the right to publish: a transactional ID, which [Sink.Fence] or the first Publish claims. All lanes write under
+// its producer ID. It is safe for concurrent use.
 type fence struct {
 	log    *slog.Logger
 	runCtx context.Context // of the sink
+	start  func(func())    // starts a goroutine of the sink
 	claim  sinks.Claim
+	// replace lets another fence take over, which claims the ID again; nil: another process takes over. One journal is one
+	// process's, so only a coordinator that has forgotten the claim deposes that, or a copy of the journal.
+	replace func()
 
 	idToken       chan struct{} // holds one token; its holder may use transactional
 	transactional *cluster.Transactional
@@ -56,13 +61,15 @@ type fence struct {
 	acks          *ackLog
 
 	fenceRounds  *cluster.Coalescer[cluster.Partition, fencedEpoch] // fence batches of this process
-	recordRounds *cluster.Coalescer[laneStart, struct{}]            // record lanes in the replicated state
+	recordRounds *cluster.Coalescer[laneStart, struct{}]            // record lanes for later processes
 
 	mu        sync.Mutex
 	current   cluster.ProducerEpoch      // the newest; lanes that were never in doubt continue under older ones
-	lanes     map[sinks.Lane]topicLane   // that are in the replicated state, by the names that they have there
+	refused   error                      // why no transactional ID may be used; nil: none was claimed, or it was granted
+	unread    error                      // why a partition may not be read; nil: all may
+	lanes     map[sinks.Lane]topicLane   // that are recorded, by the names that they have there
 	recorded  map[cluster.Partition]bool // of lanes
-	producers map[int64]bool             // IDs under which this process and earlier ones of the group have written; set by Fence
+	producers map[int64]bool             // IDs under which this process and earlier ones have written; fixed after the claim
 	progress  map[cluster.Partition]*partitionProgress
 	shapes    map[string]cluster.TopicShape          // of the topics that existed at the fence; set by Fence
 	missing   map[cluster.Partition]bool             // did not exist at the fence, and this process has not written to them
@@ -92,8 +99,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	if !s.config.isIdempotent() {
 		return nil, errors.New("only numbered records can be fenced: set kafka.idempotence to true")
 	}
-	f := newFence(s.runCtx, s.background.Go, cluster.NewTransactional(s.cluster, cluster.TransactionalID(claim.Group, claim.Sink)), claim, s.log)
-	f.cluster, f.reader, f.acks = s.cluster, s.reader, s.acks
+	f := s.newFence(cluster.TransactionalID(claim.Group, claim.Sink), claim)
 	for _, lane := range lanes {
 		if text, ok := strings.CutPrefix(string(lane), producerLanePrefix); ok {
 			if id, err := strconv.ParseInt(text, 10, 64); err == nil {
@@ -129,7 +135,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	f.recordFenced(check, missing)
 	s.router.resumeLanes(f.currentLanes(s.router.hasRoute))
 	if known {
-		f.lanes[f.producerLane()] = topicLane{}
+		f.lanes[producerLane(own.Producer)] = topicLane{}
 	}
 	s.fence.Store(f)
 	s.background.Go(f.runRenewals)
@@ -247,7 +253,7 @@ func (s *Sink) delayChangedProducer(id string) error {
 // unless the topic was recreated.
 func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	f := s.fence.Load()
-	if f == nil {
+	if !s.isReplicated() {
 		return nil
 	}
 	f.mu.Lock()
@@ -261,20 +267,125 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	return positions
 }
 
-func newFence(runCtx context.Context, start func(func()), id *cluster.Transactional, claim sinks.Claim, log *slog.Logger) *fence {
+// newFence returns a fence whose transactional ID is not claimed.
+func (s *Sink) newFence(id string, claim sinks.Claim) *fence {
 	f := &fence{
-		log: log, runCtx: runCtx, claim: claim, idToken: make(chan struct{}, 1), transactional: id,
+		log: s.log, runCtx: s.runCtx, start: s.background.Go, claim: claim, idToken: make(chan struct{}, 1),
+		transactional: cluster.NewTransactional(s.cluster, id), cluster: s.cluster, reader: s.reader, acks: s.acks, current: cluster.NoProducer,
 		lanes: map[sinks.Lane]topicLane{}, recorded: map[cluster.Partition]bool{}, producers: map[int64]bool{},
 		progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{}, unfenced: map[cluster.Partition]bool{},
 		fencedIn: map[cluster.Partition]protocol.TopicID{}, tailTried: map[sinks.Lane]bool{},
 	}
 	f.idToken <- struct{}{}
-	f.fenceRounds = cluster.NewCoalescer(start, f.fencePartitions)
-	f.recordRounds = cluster.NewCoalescer(start, f.recordLanes)
+	f.fenceRounds = cluster.NewCoalescer(f.start, f.fencePartitions)
+	f.recordRounds = cluster.NewCoalescer(f.start, f.recordLanes)
 	return f
 }
 
-// addLane adds a lane that is recorded in the replicated state.
+// resume continues what the previous process of a journal has stored: to each of its partitions it may have batches under
+// way, and only what the marks say is known of them.
+func (f *fence) resume(previous storedParts) {
+	f.mu.Lock()
+	f.transactional = cluster.NewTransactional(f.cluster, cmp.Or(previous.transactionalID, f.transactional.ID))
+	for _, id := range previous.producers {
+		f.producers[id], f.lanes[producerLane(id)] = true, topicLane{}
+	}
+	f.mu.Unlock()
+	for partition, acks := range previous.acks {
+		end, lane := acks.place(partition)
+		f.startPartition(partition, acks.topic, end, true)
+		f.mu.Lock()
+		f.addLane(recordedLane(laneName(partition.Topic, partition.Index, lane.of.Partitions), acks.topic), lane)
+		f.mu.Unlock()
+	}
+}
+
+// replaceFence lets a new fence of this sink go on where one ended, as a restart does.
+func (s *Sink) replaceFence() {
+	before, f := s.ownFence.Load(), s.newOwnFence()
+	before.mu.Lock()
+	parts := storedParts{transactionalID: before.transactional.ID, producers: slices.Collect(maps.Keys(before.producers))}
+	before.mu.Unlock()
+	parts.acks = s.acks.places()
+	f.resume(parts)
+	s.ownFence.Store(f)
+	s.fence.CompareAndSwap(before, f)
+}
+
+// newOwnFence returns a fence with a transactional ID of this journal and sink.
+func (s *Sink) newOwnFence() *fence {
+	f := s.newFence(cluster.TransactionalID("kubecdc", rand.Text()[:13]), sinks.Claim{RecordLanes: s.recordLanes}) // 65 bits
+	f.replace = s.replaceFence
+	return f
+}
+
+// claimOnce claims the transactional ID unless it is claimed. granted is false if this cluster grants none: then nothing
+// fences an earlier process.
+func (f *fence) claimOnce(ctx context.Context) (granted bool, err error) {
+	if granted, refused := f.isClaimed(); granted || refused != nil {
+		return granted, nil
+	}
+	err = f.advanceEpoch(ctx, func(own cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
+		if granted, refused := f.isClaimed(); granted || refused != nil { // by another lane
+			return own, nil
+		}
+		own, err := f.transactional.InitProducerID(ctx, own)
+		f.recordRefusal(err)
+		return own, err
+	})
+	granted, refused := f.isClaimed()
+	if refused != nil {
+		err = nil
+	}
+	return granted, err
+}
+
+// isClaimed reports whether the transactional ID is claimed, or why it cannot be.
+func (f *fence) isClaimed() (claimed bool, refused error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.current != cluster.NoProducer, f.refused
+}
+
+// recordRefusal records an error that no later request would change.
+func (f *fence) recordRefusal(err error) {
+	if errors.Is(err, kafka.TransactionalIDAuthorizationFailed) || errors.Is(err, kafka.UnsupportedVersion) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.refused = err
+	}
+}
+
+// allowUnread returns the error of reading a partition, or nil if the right to read it is missing and no replicated state
+// needs that: what is in doubt is written again then, behind the fence.
+func (f *fence) allowUnread(err error) error {
+	if f.replace == nil || !errors.Is(err, kafka.TopicAuthorizationFailed) {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unread = err
+	return nil
+}
+
+// warning returns what is not guaranteed because a right is missing; "" if none is. f may be nil.
+func (f *fence) warning() string {
+	if f == nil {
+		return ""
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.refused != nil:
+		return fmt.Sprintf("%v: after a crash, what was in flight is written again, and a late batch of the crashed process may follow a newer one; "+
+			"grant WRITE on TRANSACTIONAL_ID with the prefix kubecdc-, and restart", f.refused)
+	case f.unread != nil:
+		return fmt.Sprintf("%v: after a crash or a failure, what was in flight is written again", f.unread)
+	}
+	return ""
+}
+
+// addLane adds a lane that is recorded for later processes.
 func (f *fence) addLane(name sinks.Lane, l topicLane) {
 	f.lanes[name] = l
 	f.recorded[l.Partition] = true
@@ -295,7 +406,7 @@ func (f *fence) currentLanes(hasRoute func(topic string) bool) (lanes []sinks.La
 // name now, and those without a topic ID, which an exporter of 0.9.0 has recorded: this one records them with the ID.
 func (s *Sink) GoneLanes(ctx context.Context, lanes []sinks.Lane) (gone []sinks.Lane) {
 	f := s.fence.Load()
-	if f == nil {
+	if !s.isReplicated() {
 		return nil
 	}
 	suspects := map[string]bool{}
@@ -323,8 +434,8 @@ func (s *Sink) GoneLanes(ctx context.Context, lanes []sinks.Lane) (gone []sinks.
 	return gone
 }
 
-func (f *fence) producerLane() sinks.Lane {
-	return sinks.Lane(producerLanePrefix + strconv.FormatInt(f.current.Producer, 10))
+func producerLane(id int64) sinks.Lane {
+	return sinks.Lane(producerLanePrefix + strconv.FormatInt(id, 10))
 }
 
 // ensureMayPublish returns an error when this process may not publish. It renews a transactional ID that is too old.
@@ -338,16 +449,23 @@ func (f *fence) ensureMayPublish(ctx context.Context) error {
 	return f.renewEpoch(ctx)
 }
 
-// recordDeposed records that another process has taken over, which is final, and returns the DeposedError.
+// recordDeposed records that the claim does not hold any more, which is final, and returns the error of that: a DeposedError
+// if another process has taken over.
 func (f *fence) recordDeposed(err error) error {
-	var deposed *sinks.DeposedError
-	if !errors.As(err, &deposed) {
-		deposed = &sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", f.transactional.ID), Err: err}
+	deposed := error(&sinks.DeposedError{Reason: fmt.Sprintf("another process has claimed the transactional ID %q", f.transactional.ID), Err: err})
+	if errors.As(err, new(*sinks.DeposedError)) {
+		deposed = err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.deposed == nil {
-		f.deposed = deposed
+	if f.deposed != nil {
+		return f.deposed
+	}
+	if f.deposed = deposed; f.replace != nil {
+		f.deposed = fmt.Errorf("the transactional ID is claimed again, and what is in doubt is read: %v", deposed)
+		f.log.Warn("brokers do not know the claim of this process; unless one was restored, a copy of the journal is in use by another exporter",
+			"transactionalID", f.transactional.ID, "error", deposed)
+		f.start(f.replace)
 	}
 	return f.deposed
 }
@@ -368,16 +486,19 @@ func (f *fence) runRenewals() {
 			return
 		}
 		wait = cluster.RenewInterval
-		err := f.renewEpoch(f.runCtx)
-		var deposed *sinks.DeposedError
-		if errors.As(err, &deposed) {
+		if err := f.renewEpoch(f.runCtx); f.isDeposed() {
 			return
-		}
-		if err != nil {
+		} else if err != nil {
 			wait = renewRetryDelay
 			f.log.Warn("the transactional ID could not be renewed", "transactionalID", f.transactional.ID, "error", err)
 		}
 	}
+}
+
+func (f *fence) isDeposed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.deposed != nil
 }
 
 // renewEpoch requests another epoch. Lanes continue under theirs.
@@ -402,11 +523,15 @@ func (f *fence) advanceEpoch(ctx context.Context, request func(own cluster.Produ
 	if err != nil && newer == own {
 		return f.recordIfDeposed(err)
 	}
-	if err := f.transactional.CheckProducerID(own, newer); err != nil {
+	if own == cluster.NoProducer && newer != own {
+		f.start(f.runRenewals)
+	} else if err := f.transactional.CheckProducerID(own, newer); err != nil {
 		return f.recordDeposed(err)
 	}
 	f.mu.Lock()
-	f.current, f.renewedAt = newer, time.Now().Round(0)
+	if f.current, f.renewedAt = newer, time.Now().Round(0); newer != cluster.NoProducer && !f.producers[newer.Producer] {
+		f.producers[newer.Producer] = true
+	}
 	f.mu.Unlock()
 	return f.recordIfDeposed(err)
 }
@@ -469,11 +594,11 @@ type laneStart struct {
 	position sinks.LanePosition
 }
 
-// ensureLaneRecorded records a lane and the producer ID in the replicated state, unless both are.
+// ensureLaneRecorded records a lane and the producer ID for later processes, unless both are.
 func (f *fence) ensureLaneRecorded(ctx context.Context, one laneStart) error {
 	f.mu.Lock()
 	_, laneRecorded := f.lanes[one.lane]
-	_, producerRecorded := f.lanes[f.producerLane()]
+	_, producerRecorded := f.lanes[producerLane(f.current.Producer)]
 	f.mu.Unlock()
 	if laneRecorded && producerRecorded {
 		return nil
@@ -486,14 +611,14 @@ func (f *fence) ensureLaneRecorded(ctx context.Context, one laneStart) error {
 func (f *fence) recordLanes(all []laneStart) (_ struct{}, err error) {
 	lanes := map[sinks.Lane]sinks.LanePosition{}
 	f.mu.Lock()
-	for _, one := range append(all, laneStart{lane: f.producerLane()}) {
+	for _, one := range append(all, laneStart{lane: producerLane(f.current.Producer)}) {
 		if _, recorded := f.lanes[one.lane]; !recorded {
 			lanes[one.lane] = one.position
 		}
 	}
 	f.mu.Unlock()
 	if err := f.claim.RecordLanes(f.runCtx, lanes); err != nil {
-		return struct{}{}, f.recordIfDeposed(fmt.Errorf("a lane cannot be recorded in the replicated state: %w", err))
+		return struct{}{}, f.recordIfDeposed(fmt.Errorf("a lane cannot be recorded for later processes: %w", err))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// fencedSequencer is the sequencer of a sink after [Sink.Fence]. All lanes write under the producer ID of the fence; the
+// fencedSequencer is the sequencer of a sink with a transactional ID. All lanes write under the producer ID of the fence; the
 // epochs come from its coordinator only. Where the outcome of a batch is unknown, it fences its own batches and reads the
 // partition. It shares its numbers with other lanes to the same partition through partitionProgress.
 type fencedSequencer struct {
@@ -69,7 +69,7 @@ func (s *fencedSequencer) prepare(ctx context.Context, inFlight int) error {
 	return nil
 }
 
-// startPartition records the lane in the replicated state, unless it is recorded, and continues with the numbers that
+// startPartition records the lane for later processes, unless it is recorded, and continues with the numbers that
 // this process has used in the partition. Of a topic that was recreated everything counts, and nothing before it is fenced.
 func (s *fencedSequencer) startPartition(ctx context.Context) error {
 	progress := s.fence.progressOf(s.partition.id(), s.topic)
@@ -107,7 +107,7 @@ func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
 		found[e.ID] = true
 		return nil
 	})
-	if err := cmp.Or(err, failed[lane]); err != nil {
+	if err := s.fence.allowUnread(cmp.Or(err, failed[lane])); err != nil {
 		return fmt.Errorf("%s: %w", s.partition, err)
 	}
 	s.foundIDs = found
@@ -128,11 +128,7 @@ func (s *fencedSequencer) creditWritten(batch []sinks.Message) int {
 	return n
 }
 
-func (*fencedSequencer) selectMessages(messages []sinks.Message) []sinks.Message { return messages }
-
 func (*fencedSequencer) ensureProducerID(context.Context) error { return nil } // prepare has set it
-
-func (*fencedSequencer) beforeFirstSend(context.Context, uint64) error { return nil }
 
 func (s *fencedSequencer) recordSent() { s.progress.inDoubt = true }
 
@@ -147,13 +143,11 @@ func (s *fencedSequencer) recordWritten(f *inFlightBatch, inDoubt bool) {
 
 func (s *fencedSequencer) recordAbandoned(inDoubt bool) { s.progress.inDoubt = inDoubt }
 
-func (*fencedSequencer) recordSkipped() {}
-
 // recordLost forgets the progress, which the fence has set back.
 func (s *fencedSequencer) recordLost() { s.progress, s.foundIDs, s.lastWritten = nil, nil, time.Time{} }
 
 func (s *fencedSequencer) handleSequenceError(cause error, v protocol.Outcome) error {
-	if v == protocol.Fenced {
+	if v == protocol.Fenced && s.fence.replace == nil {
 		return s.fence.recordDeposed(cause)
 	}
 	if s.countError() {

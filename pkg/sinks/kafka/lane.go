@@ -36,33 +36,39 @@ type lane struct {
 	numbers sequencer
 	window  publishWindow
 
-	uncounted      []uint64 // offsets of messages that are written, and that no call has counted yet
-	rejectedOffset uint64   // offset of the message that the last call rejected; 0: none
+	uncounted []uint64 // offsets of messages that are written, and that no call has counted yet
 }
 
 func newLane(s *laneSet, t *topic, name sinks.Lane, index int32, count int) *lane {
 	p := &partitionClient{cluster: s.cluster, reader: s.reader, topics: s.topics, requestTimeout: s.config.RequestTimeout, topic: t, index: index}
-	l := &lane{
+	return &lane{
 		name: name, partition: p, count: count, locks: s.locks, fence: s.fence, acks: s.acks, timestamps: s.timestamps, log: s.log,
 		encoder: newBatchEncoder(s.encoders, &s.buffers, s.config.BatchBytes),
 		window:  newPublishWindow(p, &s.buffers, &s.retained),
 		numbers: &unnumberedSequencer{partition: p, log: s.log},
 	}
-	if s.config.isIdempotent() {
-		l.numbers = newJournaledSequencer(p, name, s.states, s.config.Tombstones, s.log, &s.warnOnce)
-	}
-	return l
 }
 
-// useFence replaces the sequencer when the sink was fenced since the last call.
-func (l *lane) useFence() {
+// useFence chooses the sequencer, and replaces it when the sink was fenced since the last call.
+func (l *lane) useFence(ctx context.Context) error {
 	f := l.fence.Load()
 	if f == nil {
-		return
+		return nil
 	}
-	if s, ok := l.numbers.(*fencedSequencer); !ok || s.fence != f {
+	granted, err := f.claimOnce(ctx)
+	if err != nil {
+		return err
+	}
+	s, isFenced := l.numbers.(*fencedSequencer)
+	_, isNumbered := l.numbers.(*numberedSequencer)
+	switch {
+	case granted && (!isFenced || s.fence != f):
+		l.window.dropBatches() // they are in doubt
 		l.numbers = &fencedSequencer{partition: l.partition, lane: l.name, fence: f, log: l.log}
+	case !granted && !isNumbered:
+		l.numbers = newNumberedSequencer(l.partition, l.log)
 	}
+	return nil
 }
 
 // publishBatch implements Publish of this lane. After maxInFlight batches are settled, it returns as soon as all other
@@ -73,10 +79,8 @@ func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, er
 		return 0, err
 	}
 	defer unlock()
-	l.useFence()
 	l.window.reclaimBytes()
 	defer l.window.retainBytes()
-	l.skipRejected(batch)
 	n := l.creditUncounted(batch)
 	for settled := 0; n < len(batch); {
 		if err := ctx.Err(); err != nil {
@@ -88,6 +92,9 @@ func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, er
 		if err := l.acks.confirm(ctx, l.partition.id()); err != nil {
 			return n, err
 		}
+		if n += l.acks.creditRestored(l.partition.id(), l.shape(), batch[n:]); n == len(batch) {
+			break
+		}
 		if err := l.numbers.prepare(ctx, len(l.window.batches)); err != nil {
 			return n, err
 		}
@@ -95,6 +102,9 @@ func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, er
 			break
 		}
 		complete, err := l.fillWindow(ctx, batch[n:])
+		if errors.Is(err, errAbandoned) {
+			continue
+		}
 		if err != nil || complete && settled >= maxInFlight {
 			return n, err
 		}
@@ -128,21 +138,18 @@ func (l *lane) useTopic(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := l.useFence(ctx); err != nil {
+		return err
+	}
 	if l.window.topic = layout.ID; l.numbers.useTopic(layout.ID) {
 		l.window.dropBatches()
 	}
 	return nil
 }
 
-// skipRejected handles a batch that begins behind the rejected message, which the caller has given up.
-func (l *lane) skipRejected(batch []sinks.Message) {
-	if l.rejectedOffset == 0 || len(batch) == 0 {
-		return
-	}
-	if batch[0].Offset > l.rejectedOffset {
-		l.numbers.recordSkipped()
-	}
-	l.rejectedOffset = 0
+// shape is the topic that the lane writes to, as the lane knows it.
+func (l *lane) shape() cluster.TopicShape {
+	return cluster.TopicShape{ID: l.window.topic, Partitions: l.count}
 }
 
 // creditUncounted returns how many messages at the head of batch are written.
@@ -177,7 +184,7 @@ func (l *lane) windowDepth() int {
 // one is ready when the first is answered. Batches are sent while the next one is encoded. complete means that all messages
 // are in batches.
 func (l *lane) fillWindow(ctx context.Context, messages []sinks.Message) (complete bool, err error) {
-	rest, err := l.matchWindow(ctx, l.numbers.selectMessages(messages))
+	rest, err := l.matchWindow(ctx, messages)
 	if err != nil {
 		return false, err
 	}
@@ -202,6 +209,9 @@ func (l *lane) fillWindow(ctx context.Context, messages []sinks.Message) (comple
 	}
 }
 
+// errAbandoned means that the unsettled batches were dropped: what they may have written has to be known first.
+var errAbandoned = errors.New("the unsettled batches are abandoned")
+
 // matchWindow matches the unsettled batches with the messages of this call, and encodes those again that have no bytes. It
 // returns the messages behind the window.
 func (l *lane) matchWindow(ctx context.Context, messages []sinks.Message) (rest []sinks.Message, err error) {
@@ -219,7 +229,7 @@ func (l *lane) matchWindow(ctx context.Context, messages []sinks.Message) (rest 
 			// These are other messages, which the contract does not allow, or too few to encode the batch again. A
 			// batch in doubt must not be written after the batches of this call.
 			l.abandonWindow()
-			return messages, nil
+			return nil, errAbandoned
 		default: // as before, but the batch is not the first: the call that begins with it decides
 			l.window.releaseBuffer(f)
 			f.bytes = nil
@@ -242,9 +252,6 @@ type deliveryAttempt struct {
 func (l *lane) deliverWindow(ctx context.Context) error {
 	var try deliveryAttempt
 	for {
-		if err := l.numbers.beforeFirstSend(ctx, l.window.batches[0].offsets[0]); err != nil {
-			return err
-		}
 		err := l.sendAndAwait(ctx, &try)
 		if errors.Is(err, errRecreated) {
 			return nil
@@ -308,7 +315,7 @@ func (l *lane) settleFirst() {
 	if err != nil {
 		lead.Epoch = -1
 	}
-	l.acks.recordAck(ackPlace{l.partition.id(), cluster.TopicShape{ID: l.window.topic, Partitions: l.count}, lead.Epoch}, f, at)
+	l.acks.recordAck(ackPlace{l.partition.id(), l.shape(), lead.Epoch}, f, at)
 	l.encoder.adaptBatchSize(f)
 	l.uncounted = append(l.uncounted, f.offsets...)
 	l.window.releaseBuffer(f)
@@ -350,7 +357,6 @@ func (l *lane) splitRefused(cause error, v protocol.Outcome) error {
 	}
 	size := f.size()
 	l.encoder.endHalving()
-	l.rejectedOffset = f.offsets[0]
 	l.abandonWindow()
 	if v == protocol.TooLarge {
 		return &sinks.RejectedError{TooLarge: true, Err: cause,
@@ -371,14 +377,13 @@ func (l *lane) recordLost() {
 	l.window.reclaimBytes()
 	l.window.dropBatches()
 	l.numbers.recordLost()
-	l.uncounted, l.rejectedOffset = nil, 0
+	l.uncounted = nil
 }
 
 // writeTombstones writes tombstones, which are not messages of the lane, and returns how many are written. The caller holds
 // the lock of the partition. After an error the other ones may be written, but not behind a message that is published
 // later.
 func (l *lane) writeTombstones(ctx context.Context, dead []sinks.Message) (written int, err error) {
-	l.useFence()
 	if len(l.window.batches) > 0 {
 		return 0, errors.New("the outcome of earlier changes is not known yet")
 	}

@@ -19,13 +19,12 @@ type laneSet struct {
 	topics     *topicCatalog
 	encoders   encoderPool
 	buffers    bufferPool
-	retained   byteBudget // bytes of unsettled batches between calls // I6
-	states     *producerStates
+	retained   byteBudget             // bytes of unsettled batches between calls // I6
+	former     func(topic string) int // see formerLayouts
 	fence      *atomic.Pointer[fence]
 	acks       *ackLog
 	timestamps *timestampCondition
 	locks      *partitionLocks // nil without repair
-	warnOnce   sync.Once       // DescribeProducers is refused
 
 	mu      sync.RWMutex
 	byName  map[sinks.Lane]*lane
@@ -81,9 +80,10 @@ func (s *laneSet) waitingPublisher(topic string) *waitingPublisher {
 	return w
 }
 
-// releaseLanes drops lanes through which nothing is under way, except those of busy topics, and the states of all of them.
+// releaseLanes drops lanes through which nothing is under way, except those of busy topics.
 func (s *laneSet) releaseLanes(names []sinks.Lane, isBusy func(topic string) bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, name := range names {
 		if topic, ok := topicOfWaitingLane(name); ok {
 			delete(s.waiting, topic)
@@ -93,8 +93,6 @@ func (s *laneSet) releaseLanes(names []sinks.Lane, isBusy func(topic string) boo
 			delete(s.byName, name)
 		}
 	}
-	s.mu.Unlock()
-	s.states.removeStates(names)
 }
 
 // recordLost makes the lanes of partitions that went back start over. Nothing is published meanwhile.
@@ -111,7 +109,6 @@ func (s *laneSet) recordLost(cuts map[cluster.Partition]ackCut) {
 			clear(w.accepted)
 		}
 	}
-	s.states.removeLost(cuts)
 }
 
 // waitingPublisher publishes changes that were assigned to a topic before its partitions were known. They belong to several
@@ -138,7 +135,7 @@ func (w *waitingPublisher) publishBatch(ctx context.Context, batch []sinks.Messa
 			return 0, err
 		}
 		w.partitions = len(layout.Leads)
-		if former := w.lanes.states.formerPartitions(w.topic.name); former > 0 {
+		if former := w.lanes.former(w.topic.name); former > 0 {
 			w.partitions = min(w.partitions, former)
 		}
 	}

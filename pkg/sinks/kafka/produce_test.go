@@ -174,7 +174,7 @@ func TestABrokerThatMayNotKnowTheSequenceIsSentOneBatch(t *testing.T) {
 		lane := laneOf(t, s, pod("a", 1))
 		mustPublish(t, s, lane, before)
 		if before != nil {
-			s.lanes.byName[lane].numbers.(*journaledSequencer).lastWritten = time.Now().Add(-2 * producerRetention)
+			s.lanes.byName[lane].numbers.(*fencedSequencer).lastWritten = time.Now().Add(-2 * producerRetention)
 		}
 		c.Fault(produceFault(kerr.NotEnoughReplicas))
 		if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes.byName[lane].window.batches) != 1 {
@@ -185,7 +185,7 @@ func TestABrokerThatMayNotKnowTheSequenceIsSentOneBatch(t *testing.T) {
 
 func TestANetworkThatTakesLongForOneBatchGetsOneAtATime(t *testing.T) {
 	l := &lane{
-		numbers: &journaledSequencer{lastWritten: time.Now()},
+		numbers: &numberedSequencer{lastWritten: time.Now()},
 		window:  publishWindow{partition: &partitionClient{requestTimeout: 10 * time.Second}},
 	}
 	for _, c := range []struct {

@@ -163,7 +163,9 @@ func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l.numbers.(*journaledSequencer).startNextEpoch()
+	if _, err := s.fence.Load().fencePartition(t.Context(), l.partition.id()); err != nil {
+		t.Fatal(err)
+	}
 	publishUntilAccepted(t, s, lane, pods("a", 6, 9))
 	if err := produceAlone(t, s, leader, old); protocol.ClassifyError(err) == protocol.Accepted {
 		t.Error("a batch of an old epoch was accepted behind newer ones")

@@ -43,7 +43,7 @@ type router struct {
 	topics      *topicCatalog
 	runCtx      context.Context        // of the sink
 	background  func(func())           // starts a goroutine of the sink
-	former      func(topic string) int // see producerStates.formerPartitions
+	former      func(topic string) int // see formerLayouts
 	confirmAcks func() bool            // see ackLog.confirmAll
 
 	scratch []byte

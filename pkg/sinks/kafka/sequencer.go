@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -22,7 +21,7 @@ const (
 )
 
 // sequencer decides under which producer ID, epoch and sequence numbers a lane writes (KIP-98), and which of its messages
-// the partition already holds. A lane has one of three: journaledSequencer, fencedSequencer after [Sink.Fence], or
+// the partition already holds. A lane has a fencedSequencer; a numberedSequencer where no transactional ID may be used; or an
 // unnumberedSequencer without idempotence. Not safe for concurrent use.
 type sequencer interface {
 	// useTopic is called before prepare with the ID of the topic. void: it has replaced another one of its name, and the
@@ -33,8 +32,6 @@ type sequencer interface {
 	prepare(ctx context.Context, inFlight int) error
 	// creditWritten returns how many messages at the head of batch prepare has found in the partition.
 	creditWritten(batch []sinks.Message) int
-	// selectMessages returns those messages at the head that may be encoded under the present epoch, at least one.
-	selectMessages(messages []sinks.Message) []sinks.Message
 	// ensureProducerID makes nextSequence valid.
 	ensureProducerID(ctx context.Context) error
 	// nextSequence is the sequence of the first unsettled batch.
@@ -44,16 +41,12 @@ type sequencer interface {
 	// isKnownToBroker reports whether the broker certainly knows our last sequence number. Kafka accepts any number from a
 	// producer that it does not know: of several batches it would accept the second one after refusing the first.
 	isKnownToBroker() bool
-	// beforeFirstSend is called before the first batch is sent; offset is that of its first message.
-	beforeFirstSend(ctx context.Context, offset uint64) error
 	// recordSent records that a batch is sent and may be written.
 	recordSent()
 	// recordWritten records that the first batch is written. inDoubt: batches behind it are unsettled.
 	recordWritten(f *inFlightBatch, inDoubt bool)
 	// recordAbandoned records that all unsettled batches were dropped. inDoubt: some of them may be written.
 	recordAbandoned(inDoubt bool)
-	// recordSkipped records that the caller has given up the rejected message, so that it has no number.
-	recordSkipped()
 	// recordLost records that the partition went back, and that what it has lost is published again. All unsettled batches were
 	// dropped before.
 	recordLost()
@@ -89,19 +82,16 @@ type unnumberedSequencer struct {
 
 var _ sequencer = (*unnumberedSequencer)(nil)
 
-func (*unnumberedSequencer) useTopic(protocol.TopicID) (void bool)            { return false }
-func (*unnumberedSequencer) prepare(context.Context, int) error               { return nil }
-func (*unnumberedSequencer) creditWritten([]sinks.Message) int                { return 0 }
-func (*unnumberedSequencer) selectMessages(m []sinks.Message) []sinks.Message { return m }
-func (*unnumberedSequencer) ensureProducerID(context.Context) error           { return nil }
-func (*unnumberedSequencer) isNumbered() bool                                 { return false }
-func (*unnumberedSequencer) isKnownToBroker() bool                            { return false }
-func (*unnumberedSequencer) beforeFirstSend(context.Context, uint64) error    { return nil }
-func (*unnumberedSequencer) recordSent()                                      {}
-func (s *unnumberedSequencer) recordWritten(*inFlightBatch, bool)             { s.errors = 0 }
-func (*unnumberedSequencer) recordAbandoned(bool)                             {}
-func (*unnumberedSequencer) recordSkipped()                                   {}
-func (*unnumberedSequencer) recordLost()                                      {}
+func (*unnumberedSequencer) useTopic(protocol.TopicID) (void bool)  { return false }
+func (*unnumberedSequencer) prepare(context.Context, int) error     { return nil }
+func (*unnumberedSequencer) creditWritten([]sinks.Message) int      { return 0 }
+func (*unnumberedSequencer) ensureProducerID(context.Context) error { return nil }
+func (*unnumberedSequencer) isNumbered() bool                       { return false }
+func (*unnumberedSequencer) isKnownToBroker() bool                  { return false }
+func (*unnumberedSequencer) recordSent()                            {}
+func (s *unnumberedSequencer) recordWritten(*inFlightBatch, bool)   { s.errors = 0 }
+func (*unnumberedSequencer) recordAbandoned(bool)                   {}
+func (*unnumberedSequencer) recordLost()                            {}
 
 // nextSequence is what a batch without numbers has in their place (KIP-98).
 func (*unnumberedSequencer) nextSequence() record.ProducerSequence {
@@ -123,12 +113,4 @@ func (s *unnumberedSequencer) reserveTombstoneEpoch(context.Context) (record.Pro
 func warnRenumbered(log *slog.Logger, p *partitionClient, cause error) {
 	log.Warn("kafka does not know the sequence of this producer; records in doubt are sent again, and the topic may hold duplicates",
 		"topic", p.topic.name, "partition", p.index, "error", cause)
-}
-
-// nextEpoch returns the epoch after s, numbered from 0. When the epochs are exhausted it has no producer ID.
-func nextEpoch(s record.ProducerSequence) record.ProducerSequence {
-	if s.Epoch == math.MaxInt16 {
-		return record.ProducerSequence{Producer: cluster.NoID}
-	}
-	return record.ProducerSequence{Producer: s.Producer, Epoch: s.Epoch + 1}
 }

@@ -39,10 +39,13 @@ type Sink struct {
 	router   *router
 	lanes    *laneSet
 	repairer *repairer // nil: topics are not repaired
-	states   producerStates
+	former   formerLayouts
 	acks     *ackLog
-	fence    atomic.Pointer[fence] // nil: the sink was not fenced
-	restored bool                  // RestoreState was called: what this process knows is newer than what is stored
+	restored bool // RestoreState was called: what this process knows is newer than what is stored
+
+	save     atomic.Pointer[func(context.Context) error] // stores the state with the cursors; nil: it is not stored
+	fence    atomic.Pointer[fence]                       // the right to publish; nil without idempotence
+	ownFence atomic.Pointer[fence]                       // with the transactional ID that is stored; Fence replaces it by another
 
 	producerChangedAt time.Time // when Fence first got another producer ID than earlier processes; zero: it did not
 
@@ -94,15 +97,19 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	s.runCtx, s.cancelRun = context.WithCancel(context.Background())
 	s.acks = newAckLog(s.runCtx, s.background.Go, c, s.reader, log)
 	s.topics = newTopicCatalog(c, cfg.CreateTopics, newTopicChecker(cfg, f, c, log))
-	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics, s.states.formerPartitions, s.acks.confirmAll)
+	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics, s.former.partitionsOf, s.acks.confirmAll)
 	s.lanes = &laneSet{
-		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, states: &s.states, fence: &s.fence, acks: s.acks,
-		timestamps: s.timestamps, byName: map[sinks.Lane]*lane{}, waiting: map[string]*waitingPublisher{},
+		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, fence: &s.fence, acks: s.acks,
+		former: s.former.partitionsOf, timestamps: s.timestamps, byName: map[sinks.Lane]*lane{}, waiting: map[string]*waitingPublisher{},
 	}
 	s.lanes.retained.releaseBytes(maxRetainedBytes)
+	if cfg.isIdempotent() {
+		s.ownFence.Store(s.newOwnFence())
+		s.fence.Store(s.ownFence.Load())
+	}
 	if cfg.Repair {
 		s.lanes.locks = newPartitionLocks()
-		s.repairer = newRepairer(s.runCtx, s.background.Go, s.lanes, s.states.saveStates, log)
+		s.repairer = newRepairer(s.runCtx, s.background.Go, s.lanes, s.saveState, log)
 	}
 	return s, nil
 }
@@ -153,6 +160,9 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 func (s *Sink) Conditions() []condition.Status {
 	all := []condition.Status{s.cluster.Throttling(), s.timestamps.status()}
 	warnings := s.repairer.warnings()
+	if unfenced := s.fence.Load().warning(); unfenced != "" {
+		warnings = append(warnings, unfenced)
+	}
 	if faults := s.topics.checker.warning(); faults != "" {
 		warnings = append(warnings, faults)
 	}
@@ -241,7 +251,8 @@ func (s *Sink) ReleaseLanes(lanes []sinks.Lane) {
 	s.router.releaseLanes(lanes)
 }
 
-// RestoreState implements [sinks.Stateful].
+// RestoreState implements [sinks.Stateful]. A restart is a take-over from oneself: under the stored transactional ID, each
+// lane turns away what the previous process had in flight to its partition, and reads there what of that has arrived.
 func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.Context) error) error {
 	if cuts := s.acks.acceptLoss(); cuts != nil {
 		if f := s.fence.Load(); f != nil {
@@ -253,9 +264,7 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 	if s.restored = true; restored {
 		return nil
 	}
-	if s.fence.Load() == nil {
-		s.states.setJournal(newest, save)
-	}
+	s.save.Store(&save)
 	if len(stored) == 0 {
 		return nil
 	}
@@ -263,24 +272,48 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 	if err != nil {
 		return err
 	}
-	s.acks.restore(previous.acks)
-	if s.fence.Load() == nil { // otherwise the tails hold what was in flight
-		s.states.restoreStates(previous.states)
-		s.repairer.restorePending(previous.repairs)
+	if f := s.ownFence.Load(); f != nil {
+		f.resume(previous)
+	}
+	if s.isReplicated() { // the tails hold what was in flight
+		s.acks.restore(previous.acks, 0)
+		return nil
+	}
+	s.acks.restore(previous.acks, newest)
+	s.former.restore(previous.acks, newest)
+	s.repairer.restorePending(previous.repairs)
+	return nil
+}
+
+// isReplicated reports whether Fence has claimed the transactional ID of a group.
+func (s *Sink) isReplicated() bool {
+	f := s.fence.Load()
+	return f != nil && f.replace == nil
+}
+
+// State implements [sinks.Stateful].
+func (s *Sink) State(uint64) []byte {
+	return s.acks.appendState(s.ownFence.Load().appendState(s.repairer.appendState([]byte{stateFormat})))
+}
+
+// saveState makes the state durable, with the cursors.
+func (s *Sink) saveState(ctx context.Context) error {
+	if save := s.save.Load(); save != nil && *save != nil {
+		return (*save)(ctx)
 	}
 	return nil
 }
 
-// State implements [sinks.Stateful].
-func (s *Sink) State(low uint64) []byte {
-	acks := s.acks.encode() // before the states, which count records from there on
-	return append(s.repairer.appendState(s.states.encode(low, s.acks.isLost)), acks...)
+// recordLanes makes it durable where lanes begin, for a later process of this journal.
+func (s *Sink) recordLanes(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
+	s.acks.recordBegin(lanes)
+	return s.saveState(ctx)
 }
 
 // ObserveSettled implements [sinks.SettleObserver]. Repairs wait until nothing of the previous process is published any
 // more.
 func (s *Sink) ObserveSettled(low uint64) {
-	if s.states.recordSettled(low) {
+	if s.former.recordSettled(low) {
 		s.repairer.startDue(low)
 	}
 }

@@ -18,7 +18,9 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 	waiting map[sinks.Lane]error, err error,
 ) {
 	f, reader, failed := s.fence.Load(), s.reader, map[sinks.Lane]error{}
-	if f != nil {
+	if !s.isReplicated() {
+		f = nil
+	} else {
 		if failed, err = f.fenceLanes(ctx, lanes); err != nil {
 			return nil, err
 		}

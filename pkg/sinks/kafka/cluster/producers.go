@@ -8,7 +8,6 @@ import (
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -42,24 +41,4 @@ func (c *Cluster) NewProducerID(ctx context.Context, topic string) (id int64, ep
 		return 0, 0, fmt.Errorf("cannot get a producer ID for topic %q: %w", topic, err)
 	}
 	return id, epoch, c.SinkError(ctx, topic, err)
-}
-
-// DescribeProducer returns what the leader of a partition knows of a producer (KIP-664); nil when it does not know it.
-func (c *Cluster) DescribeProducer(ctx context.Context, leader int32, p Partition, id int64) (*kmsg.DescribeProducersResponseTopicPartitionActiveProducer, error) {
-	request := kmsg.NewPtrDescribeProducersRequest()
-	request.Topics = []kmsg.DescribeProducersRequestTopic{{Topic: p.Topic, Partitions: []int32{p.Index}}}
-	answer, err := requestForeign[*kmsg.DescribeProducersResponse](ctx, c, leader, forRequests, request)
-	if err != nil {
-		return nil, err
-	}
-	if len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1 {
-		return nil, protocol.ErrMalformed
-	}
-	found := answer.Topics[0].Partitions[0]
-	for i := range found.ActiveProducers {
-		if found.ActiveProducers[i].ProducerID == id {
-			return &found.ActiveProducers[i], nil
-		}
-	}
-	return nil, protocol.CodeError(found.ErrorCode, "")
 }
