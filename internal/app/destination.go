@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -37,6 +38,18 @@ func (d *Destination) Ping(ctx context.Context) (supported bool, err error) {
 		return false, nil
 	}
 	return true, pinger.Ping(ctx)
+}
+
+// Warning returns a guarantee that the destination does not have, as far as a ping shows; "" if there is none.
+func (d *Destination) Warning() string {
+	if reporter, ok := d.sink.sink.(sinks.ConditionReporter); ok {
+		for _, c := range reporter.Conditions() {
+			if c.Code == condition.SinkMayLose {
+				return c.Cause
+			}
+		}
+	}
+	return ""
 }
 
 // Close closes the sink. It takes a few seconds at most.

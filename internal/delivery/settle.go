@@ -50,8 +50,8 @@ func newSettler(name string, sink sinks.Sink, journal Journal, b *backlog, polic
 }
 
 // restoreState restores what was stored with the cursor the pipeline starts from: the answers of the destinations, and the
-// state of a stateful sink. It counts only under the same routing fingerprint: otherwise the sink could take one message for
-// another.
+// state of a stateful sink. Under another routing fingerprint the sink could take one message for another, and is told that
+// it knows none.
 func (s *settler) restoreState(stored []byte) {
 	fingerprint, answers, state, ok := splitState(stored)
 	isKnown := ok && fingerprint == s.cfg.RoutingFingerprint
@@ -61,13 +61,15 @@ func (s *settler) restoreState(stored []byte) {
 	if s.stateful == nil {
 		return
 	}
-	if !isKnown || len(state) == 0 {
+	newest := s.cfg.NewestOffset
+	if len(state) == 0 {
 		state = nil
 	}
 	if !isKnown && stored != nil {
+		newest = 0
 		s.log.Info("sink routing changed, by configuration or upgrade: records in flight when the last run ended are sent again")
 	}
-	if err := s.stateful.RestoreState(state, s.cfg.NewestOffset, s.storeProgress); err != nil {
+	if err := s.stateful.RestoreState(state, newest, s.storeProgress); err != nil {
 		s.log.Warn("the stored state of the sink cannot be read: records in flight when the last run ended are sent again",
 			"error", err)
 	}

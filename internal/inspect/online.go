@@ -161,6 +161,7 @@ func pingSink(ctx context.Context, cfg *config.Config, s config.Sink, name strin
 	asking, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	asked, err := destination.Ping(asking)
+	warning := destination.Warning()
 	if closed := destination.Close(ctx); err == nil {
 		err = closed
 	}
@@ -168,7 +169,7 @@ func pingSink(ctx context.Context, cfg *config.Config, s config.Sink, name strin
 	case err == nil && !asked:
 		return Finding{Name: name, Reason: "cannot be checked without sending a message", Minor: true}
 	case err == nil:
-		return Finding{Name: name}
+		return Finding{Name: name, Reason: warning, Minor: warning != ""}
 	case creates && strings.Contains(err.Error(), "does not exist"):
 		return Finding{Name: name, Reason: "does not exist yet; the first start creates it, if the account is allowed to", Minor: true}
 	}

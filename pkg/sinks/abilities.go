@@ -152,14 +152,14 @@ type SettleObserver interface {
 //
 //   - It passes a state back under an exclusive lock, together with the cursors that it was stored with, and only if the
 //     sink will get the same messages for the same lanes in the same order as it would have in the earlier process. If a
-//     filter, the format or the destination has changed, there is no state.
+//     filter, the format or the destination has changed, newest is 0.
 //   - After a RejectedError, the outcome of the message is durable before the next Publish of its lane.
 type Stateful interface {
 	Sink
 
 	// RestoreState is called before any other method, and again after a [LostError], while nothing is published. state is what
 	// State returned for the cursors that the caller starts from; nil if there is none. Messages with an offset above newest
-	// were never given to the earlier process. save stores State together with the cursors, and returns nil when both are
+	// were never given to the earlier process, or, if newest is 0, were others then. save stores State together with the cursors, and returns nil when both are
 	// durable; the sink may call it from Publish. After an error, which means that state cannot be decoded, the sink works as
 	// without one.
 	RestoreState(state []byte, newest uint64, save func(ctx context.Context) error) error

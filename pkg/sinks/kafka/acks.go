@@ -226,9 +226,22 @@ func (a *ackLog) recordBegin(lanes map[sinks.Lane]sinks.LanePosition) {
 func (p *partitionAcks) place(in cluster.Partition) (end int64, lane topicLane) {
 	end, partitions := p.begin.end, p.begin.partitions
 	if n := len(p.marks); n > 0 {
-		end, partitions = p.marks[n-1].origin.End, p.marks[n-1].partitions
+		end, partitions = p.marks[n-1].origin.End, cmp.Or(p.marks[n-1].partitions, partitions)
 	}
 	return end, topicLane{in, cluster.TopicShape{ID: p.topic, Partitions: partitions}}
+}
+
+// leaveFormerRouting adapts what is known of a partition to other routes: what it loses may belong to any lane now. Without
+// an ID, the topic may be one of other brokers.
+func (p *partitionAcks) leaveFormerRouting(in cluster.Partition) {
+	end, lane := p.place(in)
+	p.begin = ackBegin{end, lane.of.Partitions}
+	if p.topic == (protocol.TopicID{}) {
+		p.marks = nil
+	}
+	for i := range p.marks {
+		p.marks[i].partitions = 0
+	}
 }
 
 // places returns what is known of each partition, without the marks before the newest.
@@ -257,14 +270,25 @@ func (a *ackLog) creditRestored(partition cluster.Partition, shape cluster.Topic
 	return n
 }
 
-// restore adds what the previous process knew, which had messages up to newest. What a replicated state says is newer than
-// what the journal does.
+// trustRestored makes messages up to newest count as acknowledged if the previous process had them acknowledged.
+func (a *ackLog) trustRestored(newest uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.partitions {
+		if n := len(p.marks); n > 0 {
+			p.restored = ackRestored{min(p.marks[n-1].last, newest), p.marks[n-1].partitions}
+		}
+	}
+}
+
+// restore adds what the previous process knew; newest is 0 if it had other messages. What a replicated state says is newer
+// than what the journal does.
 func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks, newest uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for partition, p := range previous {
-		if n := len(p.marks); n > 0 {
-			p.restored = ackRestored{min(p.marks[n-1].last, newest), p.marks[n-1].partitions}
+		if newest == 0 {
+			p.leaveFormerRouting(partition)
 		}
 		if now := a.partitions[partition]; now != nil {
 			if now.topic != p.topic {

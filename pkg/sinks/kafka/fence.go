@@ -340,6 +340,19 @@ func (f *fence) claimOnce(ctx context.Context) (granted bool, err error) {
 	return granted, err
 }
 
+// checkGranted finds out whether the cluster lets this sink use its transactional ID, unless that is known or being asked.
+func (f *fence) checkGranted(ctx context.Context) {
+	if granted, refused := f.isClaimed(); granted || refused != nil {
+		return
+	}
+	select {
+	case <-f.idToken:
+		f.recordRefusal(f.transactional.FindCoordinator(ctx))
+		f.idToken <- struct{}{}
+	default:
+	}
+}
+
 // isClaimed reports whether the transactional ID is claimed, or why it cannot be.
 func (f *fence) isClaimed() (claimed bool, refused error) {
 	f.mu.Lock()

@@ -121,6 +121,38 @@ func TestALateBatchIsNotDuplicated(t *testing.T) {
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
 }
 
+// TestAfterAChangeOfRoutesTheDeadProcessIsTurnedAway: what has the offset of another message is found by its ID.
+func TestAfterAChangeOfRoutesTheDeadProcessIsTurnedAway(t *testing.T) {
+	_, brokers, next, k := openSuccessors(t)
+	s, lane := next(0)
+	mustPublish(t, s, lane, pods("a", 1, 5))
+	k.state = s.State(0)
+	mustPublish(t, s, lane, pods("a", 5, 9)) // acknowledged, but not saved
+	dead := s.lanes.byName[lane]
+	late, err := dead.encoder.encodeBatch(t.Context(), pods("a", 9, 12), dead.numbers.nextSequence())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, lane = next(0)
+	others := pods("a", 5, 10)
+	for i := range others {
+		others[i].Offset -= 4
+	}
+	mustPublish(t, s, lane, others)
+	if err := produceAlone(t, s, 0, late); protocol.ClassifyError(err) != protocol.Fenced {
+		t.Errorf("the batch of the dead process: %v; want it refused", err)
+	}
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 10)
+}
+
+// TestAPingSaysThatNoTransactionalIDIsGranted before anything is published.
+func TestAPingSaysThatNoTransactionalIDIsGranted(t *testing.T) {
+	c, _, s, _ := openSingleLane(t)
+	refuseTransactionalIDs(c)
+	pingUntilReady(t, s)
+	wantWarning(t, s, "TRANSACTIONAL_ID")
+}
+
 // Partitions are added while no process runs. What the previous process had is finished in the layout that it had, where its
 // records are found.
 func TestPartitionsThatAreAddedBetweenProcessesRepeatNothing(t *testing.T) {

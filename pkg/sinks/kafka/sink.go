@@ -180,13 +180,17 @@ func (s *Sink) Ping(ctx context.Context) error {
 	}
 	if s.router.template.IsConstant() {
 		if t := s.topics.topicByName(s.router.template.String()); t.layout.Load() == nil {
-			_, err := s.topics.refreshLayout(ctx, t, nil)
-			return err
+			if _, err := s.topics.refreshLayout(ctx, t, nil); err != nil {
+				return err
+			}
 		}
 	}
 	var err error
 	for range pingTries {
 		if err = s.cluster.Ping(ctx); err == nil {
+			if f := s.fence.Load(); f != nil {
+				f.checkGranted(ctx)
+			}
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -275,13 +279,12 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 	if f := s.ownFence.Load(); f != nil {
 		f.resume(previous)
 	}
-	if s.isReplicated() { // the tails hold what was in flight
-		s.acks.restore(previous.acks, 0)
-		return nil
-	}
 	s.acks.restore(previous.acks, newest)
-	s.former.restore(previous.acks, newest)
-	s.repairer.restorePending(previous.repairs)
+	if !s.isReplicated() && newest > 0 { // otherwise the tails hold what was in flight, or it was something else
+		s.acks.trustRestored(newest)
+		s.former.restore(previous.acks, newest)
+		s.repairer.restorePending(previous.repairs)
+	}
 	return nil
 }
 

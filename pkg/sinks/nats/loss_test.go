@@ -154,11 +154,11 @@ func FuzzAStateIsReadAsItWasWritten(f *testing.F) {
 	f.Fuzz(func(t *testing.T, state []byte) {
 		first, again := newSink(t, validConfig(), discardLog), newSink(t, validConfig(), discardLog)
 		first.end.epoch, again.end.epoch = "", ""
-		if first.RestoreState(state, 0, nil) != nil {
+		if first.RestoreState(state, 1, nil) != nil {
 			return
 		}
 		first.ids.progress.lost = &sinks.LostError{} // no new checkpoint
-		if err := again.RestoreState(first.State(0), 0, nil); err != nil {
+		if err := again.RestoreState(first.State(0), 1, nil); err != nil {
 			t.Fatalf("%x: %v", state, err)
 		}
 		if was, is := storedFields(first), storedFields(again); was != is {

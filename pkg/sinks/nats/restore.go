@@ -26,7 +26,7 @@ func (s *Sink) RestoreState(state []byte, newest uint64, save func(context.Conte
 	s.repair.forgetSnapshots()
 	batched := s.end.applyRestore(newest, save)
 	sentByID := s.ids.progress.applyRestore()
-	if state == nil || sentByID || batched { // this process knows more than any stored state
+	if state == nil || newest == 0 || sentByID || batched { // this process knows more than any stored state
 		return nil
 	}
 	epoch, values, err := decodeState(state)

@@ -298,6 +298,14 @@ func (t *Transactional) SinkError(ctx context.Context, err error) error {
 	return fmt.Errorf("transactional ID %q: %w", t.ID, err)
 }
 
+// FindCoordinator looks up the coordinator, which needs the right to use the transactional ID, and does not wait for one.
+func (t *Transactional) FindCoordinator(ctx context.Context) error {
+	if err := t.findCoordinator(ctx); err != nil {
+		return t.SinkError(ctx, err)
+	}
+	return nil
+}
+
 // findCoordinator looks up the coordinator unless it is known.
 func (t *Transactional) findCoordinator(ctx context.Context) error {
 	if t.coordinator != NoID {
