@@ -330,7 +330,7 @@ func (f *fence) claimOnce(ctx context.Context) (granted bool, err error) {
 			return own, nil
 		}
 		own, err := f.transactional.InitProducerID(ctx, own)
-		f.recordRefusal(err)
+		f.recordRefusal(ctx, err)
 		return own, err
 	})
 	granted, refused := f.isClaimed()
@@ -347,7 +347,7 @@ func (f *fence) checkGranted(ctx context.Context) {
 	}
 	select {
 	case <-f.idToken:
-		f.recordRefusal(f.transactional.FindCoordinator(ctx))
+		f.recordRefusal(ctx, f.transactional.FindCoordinator(ctx))
 		f.idToken <- struct{}{}
 	default:
 	}
@@ -360,13 +360,19 @@ func (f *fence) isClaimed() (claimed bool, refused error) {
 	return f.current != cluster.NoProducer, f.refused
 }
 
-// recordRefusal records an error that no later request would change.
-func (f *fence) recordRefusal(err error) {
-	if errors.Is(err, kafka.TransactionalIDAuthorizationFailed) || errors.Is(err, kafka.UnsupportedVersion) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.refused = err
+// recordRefusal records an error that no later request would change: a missing right, brokers without transactions, or with
+// too few replicas for the log of these.
+func (f *fence) recordRefusal(ctx context.Context, err error) {
+	var unavailable *sinks.UnavailableError
+	switch {
+	case errors.Is(err, kafka.TransactionalIDAuthorizationFailed), errors.Is(err, kafka.UnsupportedVersion):
+	case errors.As(err, &unavailable) && errors.Is(err, kafka.GroupCoordinatorNotAvailable) && !f.transactional.HasLog(ctx):
+	default:
+		return
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = err
 }
 
 // allowUnread returns the error of reading a partition, or nil if the right to read it is missing and no replicated state

@@ -130,3 +130,34 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 	publishUntilAccepted(t, s, lane, pods("a", 4, 5))
 	wantVersions(t, readTopics(t, b.Brokers(), topicA), 1, 5)
 }
+
+// TestBrokersThatCannotLogTransactionsGetAtLeastOnce: a single broker with the defaults of a larger cluster.
+func TestBrokersThatCannotLogTransactionsGetAtLeastOnce(t *testing.T) {
+	b := startKafkaWith(t, map[string]string{"transaction.state.log.replication.factor": "3"})
+	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: time.Second, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+	publishUntilAccepted(t, s, laneName(topicA, 0, 1), pods("a", 1, 9))
+	wantVersions(t, readTopics(t, b.Brokers(), topicA), 1, 9)
+	wantWarning(t, s, "transaction.state.log.replication.factor")
+}
+
+// TestWhoMayNotUseTransactionalIDsPublishes with the right to write to the topic alone, and turns the process before away
+// as soon as one is granted.
+func TestWhoMayNotUseTransactionalIDsPublishes(t *testing.T) {
+	b, cfg := startKafkaWithACLs(t)
+	grantRights(t, b, kafka.ResourceTypeTopic, topicA, kafka.PatternTypeLiteral, kafka.ACLOperationTypeWrite, kafka.ACLOperationTypeDescribe,
+		kafka.ACLOperationTypeCreate, kafka.ACLOperationTypeDescribeConfigs)
+	s, k := openSink(t, cfg), &storedState{}
+	restoreState(t, s, k, 0)
+	publishUntilAccepted(t, s, laneName(topicA, 0, 1), pods("a", 1, 3))
+	wantWarning(t, s, "TRANSACTIONAL_ID")
+	k.state = s.State(0)
+	grantRights(t, b, kafka.ResourceTypeTransactionalID, "kubecdc-", kafka.PatternTypePrefixed, kafka.ACLOperationTypeWrite)
+	for v, granted := 3, false; !granted; v++ { // brokers apply ACLs a moment later
+		s = openSink(t, cfg)
+		restoreState(t, s, k, uint64(v))
+		publishUntilAccepted(t, s, laneName(topicA, 0, 1), pods("a", v, v+1))
+		granted, _ = s.fence.Load().isClaimed()
+		k.state = s.State(0)
+	}
+	wantWarning(t, s, "grant READ") // what is in doubt cannot be found
+}

@@ -258,7 +258,7 @@ func (t *Transactional) unavailableError(ctx context.Context, last error) error 
 	return &sinks.UnavailableError{
 		Code: condition.SinkUnreachable, After: UnavailableRetry, Err: last,
 		Reason: fmt.Sprintf("the transactional ID %q has no coordinator that is ready", t.ID),
-		Remedy: "check the brokers, and the replicas of the topic __transaction_state",
+		Remedy: "check the brokers, and the replicas of the topic __transaction_state (transaction.state.log.replication.factor)",
 	}
 }
 
@@ -288,7 +288,7 @@ func (t *Transactional) SinkError(ctx context.Context, err error) error {
 		}
 	case errors.Is(err, kafka.UnsupportedVersion):
 		return &sinks.UnavailableError{
-			Code: condition.SinkMisconfigured, Err: err, Reason: "Kafka has no transactions, which the replicated state needs",
+			Code: condition.SinkMisconfigured, Err: err, Reason: "Kafka has no transactions that fence an older process",
 			Remedy: "use brokers from Kafka 2.8 on",
 		}
 	}
@@ -296,6 +296,14 @@ func (t *Transactional) SinkError(ctx context.Context, err error) error {
 		return t.cluster.SinkError(ctx, "", err)
 	}
 	return fmt.Errorf("transactional ID %q: %w", t.ID, err)
+}
+
+// HasLog reports whether the brokers have a log of transactions, or may have one. They make it for the first transaction,
+// unless they are fewer than its replicas (transaction.state.log.replication.factor).
+func (t *Transactional) HasLog(ctx context.Context) bool {
+	const log = "__transaction_state"
+	found, _, err := t.cluster.DescribeTopics(ctx, []string{log})
+	return err != nil || found[log] == nil || !errors.Is(found[log].Err, kafka.UnknownTopicOrPartition)
 }
 
 // FindCoordinator looks up the coordinator, which needs the right to use the transactional ID, and does not wait for one.
