@@ -18,7 +18,7 @@
 //
 // # Idempotence
 //
-// Each lane has its own producer ID and numbers its records (KIP-98). A batch is encoded once. After a network failure or a
+// Each lane numbers its records (KIP-98), under the producer ID of a transactional ID that all share. A batch is encoded once. After a network failure or a
 // lost answer the same bytes with the same numbers are sent until there is an answer. The leader of the partition writes
 // them once, and rejects them when they arrive late. Which messages are in such a batch outlives the call: the next Publish
 // of the lane begins with them.
@@ -36,33 +36,30 @@
 //     after rejecting the first;
 //   - when one batch takes more than a tenth of the request timeout, because more in flight would not make it faster.
 //
-// When the numbering is lost, or when the caller returns with other messages while a batch is in doubt, the lane begins a
-// new epoch (KIP-360), numbered from 0. After its first batch the broker rejects everything of the old epoch, so that an old
-// batch that is still under way is not written behind newer ones.
+// When the numbering is lost, or when the caller returns with other messages while a batch is in doubt, the lane gets a new
+// epoch from the coordinator, numbered from 0, whose marker makes the broker reject everything of the old one. Then the
+// partition is read for what it holds.
 //
 // With idempotence: false all this is off, for brokers without producer IDs: batches carry no numbers, and batches in doubt
 // are sent again without protection.
 //
 // # Restarts
 //
-// The numbering outlives the process: the sink is [sinks.Stateful]. An epoch is durable in the journal, with the message it
-// begins with, before its first batch is sent, and within an epoch the numbers follow the messages of the lane without a
-// hole. The next process asks the leader of the partition for the number of our last record (KIP-664), waits until all
-// in-sync replicas have it, and knows which messages are in the partition. Messages that were in the journal at its start
-// continue under the old numbers: if a batch of the dead process still arrives, the broker writes one of the two. Newer
-// messages begin an epoch, which permanently fences the dead process, including one that runs on a copy of the journal.
-// Nothing is duplicated as long as the broker answers the query. If it does not, because of its version or of missing
-// rights, changes that were not stored as acknowledged are written again, and a log line reports that once. See
-// journaledSequencer.
+// A restart is a take-over from oneself. The sink is [sinks.Stateful]: the journal has a transactional ID for it and, for each
+// partition, where the newest acknowledgement ends, and which message that was. A partition is recorded before its first
+// batch. The next process claims the ID at its first Publish. Before the first batch to a recorded partition it aborts a
+// transaction without records over it, after which the broker rejects the batches of the dead process, and reads the
+// partition from the recorded place on. Messages that are there are credited by their IDs. Lanes that start at the same time
+// share one transaction. See docs/adr/0102.
+//
+// Where no transactional ID may be used, each lane has a producer ID of its own, and epochs that it counts up itself
+// (KIP-360). What was in flight at a crash is written again then, which a condition says. See numberedSequencer.
 //
 // # Failover
 //
-// A sink that was fenced (see [Sink.Fence]) numbers differently, because its journal may be empty: all lanes write under the
-// producer ID of one transactional ID, without transactions. A process that takes over aborts a transaction without records
-// over all lanes, after which brokers reject older epochs, and reads back what the lanes hold. Epochs come from
-// InitProducerId only: where a lane would begin a new epoch by itself, its batches under way are fenced by such a
-// transaction, and the partition is read for what it holds. Error code 47 ends the right to publish permanently. See fence,
-// fencedSequencer and docs/adr/0047.
+// With a replicated state (see [Sink.Fence]) the places are in that, and all lanes are fenced and read before anything is
+// published, because the journal may be empty. Epochs come from InitProducerId only. Error code 47 ends the right to publish
+// permanently. See fence, fencedSequencer and docs/adr/0047.
 //
 // # Recreated topics
 //
