@@ -159,9 +159,9 @@ type Stateful interface {
 
 	// RestoreState is called before any other method, and again after a [LostError], while nothing is published. state is what
 	// State returned for the cursors that the caller starts from; nil if there is none. Messages with an offset above newest
-	// were never given to the earlier process, or, if newest is 0, were others then. save stores State together with the cursors, and returns nil when both are
-	// durable; the sink may call it from Publish. After an error, which means that state cannot be decoded, the sink works as
-	// without one.
+	// were never given to the earlier process; if newest is 0, it had others. save stores State together with the cursors, and
+	// returns nil when both are durable; the sink may call it from Publish. After an error, which means that state cannot be
+	// decoded, the sink works as without one.
 	RestoreState(state []byte, newest uint64, save func(ctx context.Context) error) error
 
 	// State returns the current state. The cursors it will be stored with were taken before: every message they pass was

@@ -18,10 +18,10 @@
 //
 // # Idempotence
 //
-// Each lane numbers its records (KIP-98), under the producer ID of a transactional ID that all share. A batch is encoded once. After a network failure or a
-// lost answer the same bytes with the same numbers are sent until there is an answer. The leader of the partition writes
-// them once, and rejects them when they arrive late. Which messages are in such a batch outlives the call: the next Publish
-// of the lane begins with them.
+// Each lane numbers its records (KIP-98), under the producer ID of a transactional ID that all share. A batch is encoded
+// once. After a network failure or a lost answer the same bytes with the same numbers are sent until there is an answer.
+// The leader of the partition writes them once, and rejects them when they arrive late. Which messages are in such a batch
+// outlives the call: the next Publish of the lane begins with them.
 //
 // A Publish with messages for more than one batch has up to five under way, all on one connection, on which a broker keeps
 // their order; with each answer the next batch is sent. With messages for more than five batches it returns while the last
@@ -45,12 +45,12 @@
 //
 // # Restarts
 //
-// A restart is a take-over from oneself. The sink is [sinks.Stateful]: the journal has a transactional ID for it and, for each
-// partition, where the newest acknowledgement ends, and which message that was. A partition is recorded before its first
-// batch. The next process claims the ID at its first Publish. Before the first batch to a recorded partition it aborts a
-// transaction without records over it, after which the broker rejects the batches of the dead process, and reads the
-// partition from the recorded place on. Messages that are there are credited by their IDs. Lanes that start at the same time
-// share one transaction. See docs/adr/0102.
+// A restart is a take-over from oneself. The sink is [sinks.Stateful]: the journal has a transactional ID for it and, for
+// each partition, where the newest acknowledgement ends, and which message that was. A partition is recorded before its
+// first batch. The next process claims the ID at its first Publish. Before the first batch to a recorded partition it
+// aborts a transaction without records over it, after which the broker rejects the batches of the dead process, and reads
+// the partition from the recorded place on. Messages that are there are credited by their IDs. Lanes that start at the same
+// time share one transaction. See docs/adr/0102.
 //
 // Where no transactional ID may be used, each lane has a producer ID of its own, and epochs that it counts up itself
 // (KIP-360). What was in flight at a crash is written again then, which a condition says. See numberedSequencer.

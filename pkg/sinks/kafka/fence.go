@@ -3,7 +3,6 @@ package kafka
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -59,14 +58,13 @@ type fence struct {
 	cluster       *cluster.Cluster
 	reader        *cluster.Reader
 	acks          *ackLog
+	rights        fenceRights
 
 	fenceRounds  *cluster.Coalescer[cluster.Partition, fencedEpoch] // fence batches of this process
 	recordRounds *cluster.Coalescer[laneStart, struct{}]            // record lanes for later processes
 
 	mu        sync.Mutex
 	current   cluster.ProducerEpoch      // the newest; lanes that were never in doubt continue under older ones
-	refused   error                      // why no transactional ID may be used; nil: none was claimed, or it was granted
-	unread    error                      // why a partition may not be read; nil: all may
 	lanes     map[sinks.Lane]topicLane   // that are recorded, by the names that they have there
 	recorded  map[cluster.Partition]bool // of lanes
 	producers map[int64]bool             // IDs under which this process and earlier ones have written; fixed after the claim
@@ -253,7 +251,7 @@ func (s *Sink) delayChangedProducer(id string) error {
 // unless the topic was recreated.
 func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	f := s.fence.Load()
-	if !s.isReplicated() {
+	if !f.isReplicated() {
 		return nil
 	}
 	f.mu.Lock()
@@ -300,25 +298,6 @@ func (f *fence) resume(previous storedParts) {
 	}
 }
 
-// replaceFence lets a new fence of this sink go on where one ended, as a restart does.
-func (s *Sink) replaceFence() {
-	before, f := s.ownFence.Load(), s.newOwnFence()
-	before.mu.Lock()
-	parts := storedParts{transactionalID: before.transactional.ID, producers: slices.Collect(maps.Keys(before.producers))}
-	before.mu.Unlock()
-	parts.acks = s.acks.places()
-	f.resume(parts)
-	s.ownFence.Store(f)
-	s.fence.CompareAndSwap(before, f)
-}
-
-// newOwnFence returns a fence with a transactional ID of this journal and sink.
-func (s *Sink) newOwnFence() *fence {
-	f := s.newFence(cluster.TransactionalID("kubecdc", rand.Text()[:13]), sinks.Claim{RecordLanes: s.recordLanes}) // 65 bits
-	f.replace = s.replaceFence
-	return f
-}
-
 // claimOnce claims the transactional ID unless it is claimed. granted is false if this cluster grants none: then nothing
 // fences an earlier process.
 func (f *fence) claimOnce(ctx context.Context) (granted bool, err error) {
@@ -330,7 +309,7 @@ func (f *fence) claimOnce(ctx context.Context) (granted bool, err error) {
 			return own, nil
 		}
 		own, err := f.transactional.InitProducerID(ctx, own)
-		f.recordRefusal(ctx, err)
+		f.rights.recordRefusal(ctx, f.transactional, err)
 		return own, err
 	})
 	granted, refused := f.isClaimed()
@@ -347,7 +326,7 @@ func (f *fence) checkGranted(ctx context.Context) {
 	}
 	select {
 	case <-f.idToken:
-		f.recordRefusal(ctx, f.transactional.FindCoordinator(ctx))
+		f.rights.recordRefusal(ctx, f.transactional, f.transactional.FindCoordinator(ctx))
 		f.idToken <- struct{}{}
 	default:
 	}
@@ -355,53 +334,10 @@ func (f *fence) checkGranted(ctx context.Context) {
 
 // isClaimed reports whether the transactional ID is claimed, or why it cannot be.
 func (f *fence) isClaimed() (claimed bool, refused error) {
+	refused = f.rights.refusal()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.current != cluster.NoProducer, f.refused
-}
-
-// recordRefusal records an error that no later request would change: a missing right, brokers without transactions, or with
-// too few replicas for the log of these.
-func (f *fence) recordRefusal(ctx context.Context, err error) {
-	var unavailable *sinks.UnavailableError
-	switch {
-	case errors.Is(err, kafka.TransactionalIDAuthorizationFailed), errors.Is(err, kafka.UnsupportedVersion):
-	case errors.As(err, &unavailable) && errors.Is(err, kafka.GroupCoordinatorNotAvailable) && !f.transactional.HasLog(ctx):
-	default:
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.refused = err
-}
-
-// allowUnread returns the error of reading a partition, or nil if the right to read it is missing and no replicated state
-// needs that: what is in doubt is written again then, behind the fence.
-func (f *fence) allowUnread(err error) error {
-	if f.replace == nil || !errors.Is(err, kafka.TopicAuthorizationFailed) {
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.unread = err
-	return nil
-}
-
-// warning returns what is not guaranteed because a right is missing; "" if none is. f may be nil.
-func (f *fence) warning() string {
-	if f == nil {
-		return ""
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.refused != nil:
-		return fmt.Sprintf("%v: after a crash, what was in flight is written again, and a late batch of the crashed process may follow a newer one; "+
-			"grant WRITE on TRANSACTIONAL_ID with the prefix kubecdc-, and restart", f.refused)
-	case f.unread != nil:
-		return fmt.Sprintf("%v: after a crash or a failure, what was in flight is written again", f.unread)
-	}
-	return ""
+	return f.current != cluster.NoProducer, refused
 }
 
 // addLane adds a lane that is recorded for later processes.
@@ -425,7 +361,7 @@ func (f *fence) currentLanes(hasRoute func(topic string) bool) (lanes []sinks.La
 // name now, and those without a topic ID, which an exporter of 0.9.0 has recorded: this one records them with the ID.
 func (s *Sink) GoneLanes(ctx context.Context, lanes []sinks.Lane) (gone []sinks.Lane) {
 	f := s.fence.Load()
-	if !s.isReplicated() {
+	if !f.isReplicated() {
 		return nil
 	}
 	suspects := map[string]bool{}
@@ -513,6 +449,9 @@ func (f *fence) runRenewals() {
 		}
 	}
 }
+
+// isReplicated reports whether the ID is that of a group with a replicated state. f may be nil.
+func (f *fence) isReplicated() bool { return f != nil && f.replace == nil }
 
 func (f *fence) isDeposed() bool {
 	f.mu.Lock()

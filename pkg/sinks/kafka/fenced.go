@@ -13,8 +13,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
-// fencedSequencer is the sequencer of a sink with a transactional ID. All lanes write under the producer ID of the fence; the
-// epochs come from its coordinator only. Where the outcome of a batch is unknown, it fences its own batches and reads the
+// fencedSequencer is the sequencer of a sink with a transactional ID. All lanes write under the producer ID of the fence;
+// the epochs come from its coordinator only. Where the outcome of a batch is unknown, it fences its own batches and reads the
 // partition. It shares its numbers with other lanes to the same partition through partitionProgress.
 type fencedSequencer struct {
 	partition *partitionClient
@@ -107,7 +107,8 @@ func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
 		found[e.ID] = true
 		return nil
 	})
-	if err := s.fence.allowUnread(cmp.Or(err, failed[lane])); err != nil {
+	err = cmp.Or(err, failed[lane])
+	if isOwn := s.fence.replace != nil; err != nil && !(isOwn && s.fence.rights.recordUnread(err)) {
 		return fmt.Errorf("%s: %w", s.partition, err)
 	}
 	s.foundIDs = found

@@ -355,7 +355,7 @@ func FuzzState(f *testing.F) {
 		return s
 	}
 	first := open()
-	_ = first.recordLanes(f.Context(), map[sinks.Lane]sinks.LanePosition{laneName("t", 0, 1): 5, laneName("u", 1, 2): 9})
+	_ = first.journal.recordLanes(f.Context(), map[sinks.Lane]sinks.LanePosition{laneName("t", 0, 1): 5, laneName("u", 1, 2): 9})
 	f.Add(first.State(0))
 	f.Fuzz(func(t *testing.T, state []byte) {
 		s, again := open(), open()

@@ -21,8 +21,8 @@ const (
 )
 
 // sequencer decides under which producer ID, epoch and sequence numbers a lane writes (KIP-98), and which of its messages
-// the partition already holds. A lane has a fencedSequencer; a numberedSequencer where no transactional ID may be used; or an
-// unnumberedSequencer without idempotence. Not safe for concurrent use.
+// the partition already holds. A lane has a fencedSequencer; a numberedSequencer where no transactional ID may be used; or
+// an unnumberedSequencer without idempotence. Not safe for concurrent use.
 type sequencer interface {
 	// useTopic is called before prepare with the ID of the topic. void: it has replaced another one of its name, and the
 	// unsettled batches, which are numbered for that one, are dropped. Their messages are not written.

@@ -43,9 +43,8 @@ type Sink struct {
 	acks     *ackLog
 	restored bool // RestoreState was called: what this process knows is newer than what is stored
 
-	save     atomic.Pointer[func(context.Context) error] // stores the state with the cursors; nil: it is not stored
-	fence    atomic.Pointer[fence]                       // the right to publish; nil without idempotence
-	ownFence atomic.Pointer[fence]                       // with the transactional ID that is stored; Fence replaces it by another
+	fence   atomic.Pointer[fence] // the right to publish; nil without idempotence
+	journal journalFence          // that of a sink that was not fenced
 
 	producerChangedAt time.Time // when Fence first got another producer ID than earlier processes; zero: it did not
 
@@ -94,6 +93,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 		return nil, err
 	}
 	s := &Sink{config: cfg, log: log, cluster: c, reader: cluster.NewReader(c), timestamps: newTimestampCondition(log)}
+	s.journal.sink = s
 	s.runCtx, s.cancelRun = context.WithCancel(context.Background())
 	s.acks = newAckLog(s.runCtx, s.background.Go, c, s.reader, log)
 	s.topics = newTopicCatalog(c, cfg.CreateTopics, newTopicChecker(cfg, f, c, log))
@@ -104,12 +104,11 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	}
 	s.lanes.retained.releaseBytes(maxRetainedBytes)
 	if cfg.isIdempotent() {
-		s.ownFence.Store(s.newOwnFence())
-		s.fence.Store(s.ownFence.Load())
+		s.journal.open()
 	}
 	if cfg.Repair {
 		s.lanes.locks = newPartitionLocks()
-		s.repairer = newRepairer(s.runCtx, s.background.Go, s.lanes, s.saveState, log)
+		s.repairer = newRepairer(s.runCtx, s.background.Go, s.lanes, s.journal.saveState, log)
 	}
 	return s, nil
 }
@@ -160,8 +159,8 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 func (s *Sink) Conditions() []condition.Status {
 	all := []condition.Status{s.cluster.Throttling(), s.timestamps.status()}
 	warnings := s.repairer.warnings()
-	if unfenced := s.fence.Load().warning(); unfenced != "" {
-		warnings = append(warnings, unfenced)
+	if f := s.fence.Load(); f != nil && f.rights.warning() != "" {
+		warnings = append(warnings, f.rights.warning())
 	}
 	if faults := s.topics.checker.warning(); faults != "" {
 		warnings = append(warnings, faults)
@@ -268,7 +267,7 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 	if s.restored = true; restored {
 		return nil
 	}
-	s.save.Store(&save)
+	s.journal.save.Store(&save)
 	if len(stored) == 0 {
 		return nil
 	}
@@ -276,11 +275,11 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 	if err != nil {
 		return err
 	}
-	if f := s.ownFence.Load(); f != nil {
+	if f := s.journal.current.Load(); f != nil {
 		f.resume(previous)
 	}
 	s.acks.restore(previous.acks, newest)
-	if !s.isReplicated() && newest > 0 { // otherwise the tails hold what was in flight, or it was something else
+	if !s.fence.Load().isReplicated() && newest > 0 { // otherwise the tails hold what was in flight, or it was something else
 		s.acks.trustRestored(newest)
 		s.former.restore(previous.acks, newest)
 		s.repairer.restorePending(previous.repairs)
@@ -288,29 +287,9 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 	return nil
 }
 
-// isReplicated reports whether Fence has claimed the transactional ID of a group.
-func (s *Sink) isReplicated() bool {
-	f := s.fence.Load()
-	return f != nil && f.replace == nil
-}
-
 // State implements [sinks.Stateful].
 func (s *Sink) State(uint64) []byte {
-	return s.acks.appendState(s.ownFence.Load().appendState(s.repairer.appendState([]byte{stateFormat})))
-}
-
-// saveState makes the state durable, with the cursors.
-func (s *Sink) saveState(ctx context.Context) error {
-	if save := s.save.Load(); save != nil && *save != nil {
-		return (*save)(ctx)
-	}
-	return nil
-}
-
-// recordLanes makes it durable where lanes begin, for a later process of this journal.
-func (s *Sink) recordLanes(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
-	s.acks.recordBegin(lanes)
-	return s.saveState(ctx)
+	return s.acks.appendState(s.journal.current.Load().appendState(s.repairer.appendState([]byte{stateFormat})))
 }
 
 // ObserveSettled implements [sinks.SettleObserver]. Repairs wait until nothing of the previous process is published any

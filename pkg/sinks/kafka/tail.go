@@ -18,7 +18,7 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 	waiting map[sinks.Lane]error, err error,
 ) {
 	f, reader, failed := s.fence.Load(), s.reader, map[sinks.Lane]error{}
-	if !s.isReplicated() {
+	if !f.isReplicated() {
 		f = nil
 	} else {
 		if failed, err = f.fenceLanes(ctx, lanes); err != nil {
