@@ -14,8 +14,8 @@ import (
 )
 
 // fencedSequencer is the sequencer of a sink with a transactional ID. All lanes write under the producer ID of the fence;
-// the epochs come from its coordinator only. Where the outcome of a batch is unknown, it fences its own batches and reads the
-// partition. It shares its numbers with other lanes to the same partition through partitionProgress.
+// the epochs come from its coordinator only. Where the outcome of a batch is unknown, it fences its own batches and reads
+// the partition. It shares its numbers with other lanes to the same partition through partitionProgress.
 type fencedSequencer struct {
 	partition *partitionClient
 	lane      sinks.Lane

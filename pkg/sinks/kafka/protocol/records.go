@@ -111,7 +111,7 @@ func (r *batchReader) decompress(records []byte, by compress.Compression) (_ []b
 }
 
 // maxDecompressed bounds the records of one batch, in bytes. The broker bounds what it has compressed, 1 MiB by default, and
-// somebody else may have written it.
+// another process may have written it.
 const maxDecompressed = 256 << 20
 
 // zstdDecoder is the decoder of all batches: it is faster with whole frames than with a stream.
