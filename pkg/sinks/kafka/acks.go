@@ -377,7 +377,7 @@ func (a *ackLog) comparePartitions(all []cluster.Partition) (cuts map[cluster.Pa
 		}
 	}
 	a.mu.Unlock()
-	if err := a.reader.QueryEpochEnds(a.runCtx, spans); err != nil {
+	if err := a.reader.WithTimeout(laterLeaderTimeout).QueryEpochEnds(a.runCtx, spans); err != nil {
 		return nil, nil, err
 	}
 	for _, s := range spans {

@@ -33,7 +33,7 @@ const (
 	// these have not run for days, or notice within that time that they have not renewed theirs.
 	changedProducerDelay = time.Minute
 	// leaderTimeout bounds how long the lanes of other brokers wait at a failover for the answer of one broker, and
-	// laterLeaderTimeout afterwards. The lanes of one that needs longer wait by themselves.
+	// laterLeaderTimeout at a restart and afterwards. The lanes of one that needs longer wait by themselves.
 	leaderTimeout, laterLeaderTimeout = time.Second, 2 * time.Second
 	// shapeTimeout bounds the question to all brokers whether topics and partitions exist.
 	shapeTimeout = time.Second

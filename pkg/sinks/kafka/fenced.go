@@ -13,6 +13,10 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
+// maxFoundIDs bounds what is remembered of a partition that was read. More is never in doubt, unless the journal is an old
+// copy.
+const maxFoundIDs = 100_000
+
 // fencedSequencer is the sequencer of a sink with a transactional ID. All lanes write under the producer ID of the fence;
 // the epochs come from its coordinator only. Where the outcome of a batch is unknown, it fences its own batches and reads
 // the partition. It shares its numbers with other lanes to the same partition through partitionProgress.
@@ -104,7 +108,9 @@ func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
 	lane := recordedLane(s.lane, s.topic)
 	from := map[sinks.Lane]sinks.LanePosition{lane: sinks.LanePosition(s.progress.deliveredUpTo.Load())}
 	failed, err := readTail(ctx, s.partition.reader, s.fence, from, func(_ sinks.Lane, e sinks.Emitted) error {
-		found[e.ID] = true
+		if len(found) < maxFoundIDs {
+			found[e.ID] = true
+		}
 		return nil
 	})
 	err = cmp.Or(err, failed[lane])

@@ -145,6 +145,19 @@ func TestAfterAChangeOfRoutesTheDeadProcessIsTurnedAway(t *testing.T) {
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 10)
 }
 
+// TestAClaimThatBrokersHaveForgottenIsMadeAgain: a copy of the journal, or a coordinator that was restored, has another one.
+func TestAClaimThatBrokersHaveForgottenIsMadeAgain(t *testing.T) {
+	_, brokers, next, _ := openSuccessors(t)
+	first, lane := next(0)
+	mustPublish(t, first, lane, pods("a", 1, 5))
+	second, _ := next(4)
+	for v := 5; v < 20; v += 3 {
+		publishUntilAccepted(t, second, lane, pods("a", v, v+3))
+		publishUntilAccepted(t, first, lane, pods("a", v, v+3)) // it finds what the other one wrote
+	}
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
+}
+
 // TestAPingSaysThatNoTransactionalIDIsGranted before anything is published.
 func TestAPingSaysThatNoTransactionalIDIsGranted(t *testing.T) {
 	c, _, s, _ := openSingleLane(t)

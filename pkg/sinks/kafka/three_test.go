@@ -559,3 +559,54 @@ func coordinatorOf(t *testing.T, brokers []string, id string) (broker int) {
 	})
 	return broker
 }
+
+// TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly: the others do not wait until it can be fenced and read.
+func TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly(t *testing.T) {
+	const partitions = 6
+	cluster := startThreeBrokersWith(t, map[string]string{"broker.session.timeout.ms": "600000",
+		"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"})
+	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second,
+		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions, ReplicationFactor: 1,
+			Configs: []TopicConfig{{Name: "min.insync.replicas", Value: "1"}}}}
+	older, k := openSink(t, cfg), &storedState{}
+	restoreState(t, older, k, 0)
+	waitForTopic(t, older)
+	publish := func(s *Sink, p, from, to int) {
+		publishUntilAccepted(t, s, laneName(topicA, int32(p), partitions), pods("p"+itoa(p), from, to))
+	}
+	for p := range partitions {
+		publish(older, p, 1, 10)
+	}
+	k.state = older.State(0)
+	for p := range partitions {
+		publish(older, p, 10, 20) // acknowledged, but not saved
+	}
+	victim := cluster[0]
+	if coordinatorOf(t, cfg.Brokers, older.fence.Load().transactional.ID) == victim.ID() {
+		victim = cluster[1]
+	}
+	leads := older.topics.topicByName(topicA).layout.Load().Leads
+	if err := victim.Process().Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	newer := openSink(t, cfg)
+	restoreState(t, newer, k, 40)
+	var waiting sync.WaitGroup
+	running := 0
+	for p, lead := range leads {
+		if lead.Broker == int32(victim.ID()) {
+			waiting.Go(func() { publish(newer, p, 5, 40) })
+		} else {
+			running++
+			publish(newer, p, 5, 40)
+		}
+	}
+	if running == partitions {
+		t.Errorf("broker %d leads none of %d partitions", victim.ID(), partitions)
+	}
+	if err := victim.Process().Resume(); err != nil {
+		t.Fatal(err)
+	}
+	waiting.Wait()
+	wantStreams(t, readTopics(t, cluster.Brokers(), topicA), partitions, 39)
+}
