@@ -35,9 +35,9 @@ type Config struct {
 	// topic waiting until it is corrected, off checks nothing. A topic is checked when it is first used, and every minute
 	// then; that needs DESCRIBE_CONFIGS.
 	CheckTopics string `mapstructure:"checkTopics"`
-	// Idempotence gives every partition a producer ID and its records sequence numbers, so that brokers drop copies. Default
-	// true. false is for brokers without producer IDs: one batch at a time, and a lost answer or a crash may repeat the last
-	// batch of a partition; a slow broker may write the copy late.
+	// Idempotence numbers the records of every partition, so that brokers drop copies. Default true. false is for brokers
+	// without producer IDs: one batch at a time, and a lost answer or a crash may repeat the last batch of a partition; a slow
+	// broker may write the copy late.
 	Idempotence *bool `mapstructure:"idempotence"`
 	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
 	Compression string `mapstructure:"compression"`

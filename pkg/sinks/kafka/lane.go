@@ -45,7 +45,7 @@ func newLane(s *laneSet, t *topic, name sinks.Lane, index int32, count int) *lan
 		name: name, partition: p, count: count, locks: s.locks, fence: s.fence, acks: s.acks, timestamps: s.timestamps, log: s.log,
 		encoder: newBatchEncoder(s.encoders, &s.buffers, s.config.BatchBytes),
 		window:  newPublishWindow(p, &s.buffers, &s.retained),
-		numbers: &unnumberedSequencer{partition: p, log: s.log},
+		numbers: newNumberedSequencer(p, !s.config.isIdempotent(), s.log),
 	}
 }
 
@@ -60,13 +60,11 @@ func (l *lane) useFence(ctx context.Context) error {
 		return err
 	}
 	s, isFenced := l.numbers.(*fencedSequencer)
-	_, isNumbered := l.numbers.(*numberedSequencer)
-	switch {
-	case granted && (!isFenced || s.fence != f):
+	if granted && (!isFenced || s.fence != f) {
 		l.window.dropBatches() // they are in doubt
 		l.numbers = &fencedSequencer{partition: l.partition, lane: l.name, fence: f, log: l.log}
-	case !granted && !isNumbered:
-		l.numbers = newNumberedSequencer(l.partition, l.log)
+	} else if !granted && isFenced {
+		l.numbers = newNumberedSequencer(l.partition, false, l.log)
 	}
 	return nil
 }

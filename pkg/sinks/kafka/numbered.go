@@ -14,10 +14,12 @@ import (
 
 // numberedSequencer is the sequencer of lanes where no transactional ID may be used. Each lane has a producer ID of its own:
 // when a broker loses track of one partition, the new epoch of that lane disturbs no other. Brokers drop the copies of this
-// process. Nothing is known of what an earlier one had in flight, and nothing turns that away.
+// process. Nothing is known of what an earlier one had in flight, and nothing turns that away. Without idempotence batches
+// have no numbers, and nothing drops a copy.
 type numberedSequencer struct {
 	partition *partitionClient
 	log       *slog.Logger
+	off       bool // no idempotence
 
 	topic       protocol.TopicID        // that the lane writes to
 	next        record.ProducerSequence // of the first unsettled batch; Producer is NoID until one is needed
@@ -27,15 +29,23 @@ type numberedSequencer struct {
 
 var _ sequencer = (*numberedSequencer)(nil)
 
-func newNumberedSequencer(p *partitionClient, log *slog.Logger) *numberedSequencer {
-	return &numberedSequencer{partition: p, log: log, next: record.ProducerSequence{Producer: cluster.NoID}}
+func newNumberedSequencer(p *partitionClient, off bool, log *slog.Logger) *numberedSequencer {
+	return &numberedSequencer{partition: p, off: off, log: log, next: record.ProducerSequence{Producer: cluster.NoID}}
 }
 
-func (s *numberedSequencer) nextSequence() record.ProducerSequence { return s.next }
-func (*numberedSequencer) isNumbered() bool                        { return true }
-func (s *numberedSequencer) isKnownToBroker() bool {
-	return time.Since(s.lastWritten) <= producerRetention
+// nextSequence implements [sequencer]. A batch without numbers has -1 in their place (KIP-98).
+func (s *numberedSequencer) nextSequence() record.ProducerSequence {
+	if s.off {
+		return record.ProducerSequence{Producer: cluster.NoID, Epoch: -1, Sequence: -1}
+	}
+	return s.next
 }
+
+func (s *numberedSequencer) isKnownToBroker() bool {
+	return !s.off && time.Since(s.lastWritten) <= producerRetention
+}
+
+func (s *numberedSequencer) isNumbered() bool                 { return !s.off }
 func (*numberedSequencer) prepare(context.Context, int) error { return nil }
 func (*numberedSequencer) creditWritten([]sinks.Message) int  { return 0 }
 func (*numberedSequencer) recordSent()                        {}
@@ -50,7 +60,7 @@ func (s *numberedSequencer) useTopic(id protocol.TopicID) (void bool) {
 }
 
 func (s *numberedSequencer) ensureProducerID(ctx context.Context) error {
-	if s.next.Producer != cluster.NoID {
+	if s.off || s.next.Producer != cluster.NoID {
 		return nil
 	}
 	id, epoch, err := s.partition.cluster.NewProducerID(ctx, s.partition.topic.name)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
@@ -21,8 +20,8 @@ const (
 )
 
 // sequencer decides under which producer ID, epoch and sequence numbers a lane writes (KIP-98), and which of its messages
-// the partition already holds. A lane has a fencedSequencer; a numberedSequencer where no transactional ID may be used; or
-// an unnumberedSequencer without idempotence. Not safe for concurrent use.
+// the partition already holds. A lane has a fencedSequencer, or a numberedSequencer where no transactional ID may
+// be used. Not safe for concurrent use.
 type sequencer interface {
 	// useTopic is called before prepare with the ID of the topic. void: it has replaced another one of its name, and the
 	// unsettled batches, which are numbered for that one, are dropped. Their messages are not written.
@@ -71,43 +70,6 @@ func (r *renumbering) countError() (tooMany bool) {
 
 func renumberingError(p *partitionClient, cause error) error {
 	return fmt.Errorf("%s: %w, also after renumbering", p, cause)
-}
-
-// unnumberedSequencer sends batches without numbers, to brokers without producer IDs. Nothing drops a copy.
-type unnumberedSequencer struct {
-	partition *partitionClient
-	log       *slog.Logger
-	renumbering
-}
-
-var _ sequencer = (*unnumberedSequencer)(nil)
-
-func (*unnumberedSequencer) useTopic(protocol.TopicID) (void bool)  { return false }
-func (*unnumberedSequencer) prepare(context.Context, int) error     { return nil }
-func (*unnumberedSequencer) creditWritten([]sinks.Message) int      { return 0 }
-func (*unnumberedSequencer) ensureProducerID(context.Context) error { return nil }
-func (*unnumberedSequencer) isNumbered() bool                       { return false }
-func (*unnumberedSequencer) isKnownToBroker() bool                  { return false }
-func (*unnumberedSequencer) recordSent()                            {}
-func (s *unnumberedSequencer) recordWritten(*inFlightBatch, bool)   { s.errors = 0 }
-func (*unnumberedSequencer) recordAbandoned(bool)                   {}
-func (*unnumberedSequencer) recordLost()                            {}
-
-// nextSequence is what a batch without numbers has in their place (KIP-98).
-func (*unnumberedSequencer) nextSequence() record.ProducerSequence {
-	return record.ProducerSequence{Producer: cluster.NoID, Epoch: -1, Sequence: -1}
-}
-
-func (s *unnumberedSequencer) handleSequenceError(cause error, _ protocol.Outcome) error {
-	if s.countError() {
-		return renumberingError(s.partition, cause)
-	}
-	warnRenumbered(s.log, s.partition, cause)
-	return nil
-}
-
-func (s *unnumberedSequencer) reserveTombstoneEpoch(context.Context) (record.ProducerSequence, error) {
-	return s.nextSequence(), fmt.Errorf("%s: tombstones need kafka.idempotence", s.partition) // refused by Config.Validate
 }
 
 func warnRenumbered(log *slog.Logger, p *partitionClient, cause error) {
