@@ -30,7 +30,7 @@ func Open(address string, topics []string, partitions int) (*Reader, error) {
 // Close drops the connections.
 func (r *Reader) Close() { r.client.Close() }
 
-// Count returns how many records the broker holds. It asks for the ends of the partitions only, so that it can be called
+// Count returns how many records the broker holds, with the markers by which a restart is fenced. It asks for the ends of the partitions only, so that it can be called
 // often while a system is measured.
 func (r *Reader) Count(ctx context.Context) (int64, error) {
 	const latest = -1
@@ -70,7 +70,7 @@ func (r *Reader) Read(ctx context.Context, add func(*kgo.Record) error) error {
 	}
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(r.address), kgo.ConsumeTopics(r.topics...),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.KeepControlRecords(),
 		kgo.FetchMaxBytes(16<<20), kgo.FetchMaxPartitionBytes(4<<20), kgo.MaxConcurrentFetches(1), // what memory it takes
 	)
 	if err != nil {
@@ -84,7 +84,9 @@ func (r *Reader) Read(ctx context.Context, add func(*kgo.Record) error) error {
 		}
 		var failure error
 		fetches.EachRecord(func(record *kgo.Record) {
-			read++
+			if read++; record.Attrs.IsControl() {
+				return
+			}
 			failure = errors.Join(failure, add(record))
 		})
 		if failure != nil {
