@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -50,6 +51,7 @@ type composition struct {
 	protectionTask *task
 	snapshotTask   *task
 	replayTask     *task
+	orphanTasks    []*task
 	closing        sync.Once
 }
 
@@ -215,6 +217,12 @@ func (c *composition) startTasks() {
 	}, c.failed.reportError)
 	c.snapshotTask = startTask("requested snapshots", c.snapshots.run, c.failed.reportError)
 	c.replayTask = startTask("requested replays", c.replays.run, c.failed.reportError)
+	for i, s := range c.cfg.Sinks {
+		if removesOrphans(s) {
+			o := &orphanRemover{s, c.sinks.routes.routeFor(s.Name), c.journal, c.sinks.runners[i].log, c.sinks.runners[i].orphaned}
+			c.orphanTasks = append(c.orphanTasks, startTask("orphans", o.run, c.failed.reportError))
+		}
+	}
 }
 
 // drain stops what appends changes, so that no new ones arrive, and lets the sinks deliver what the journal holds and the
@@ -222,6 +230,7 @@ func (c *composition) startTasks() {
 // not wait for sinks that are away: until this process has released the Lease, the other sinks get nothing.
 func (c *composition) drain() {
 	c.sourceTask.stop()
+	c.stopOrphans()
 	c.replayTask.stop()
 	c.attribution.stopTasks() // remaining changes are attributed after the next start
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Delivery.DrainTimeout)
@@ -246,6 +255,7 @@ func (c *composition) drain() {
 
 // stopTasks stops the tasks in the opposite order of startTasks. Undelivered changes stay in the journal.
 func (c *composition) stopTasks() {
+	c.stopOrphans()
 	c.replayTask.stop()
 	c.snapshotTask.stop()
 	c.sourceTask.stop()
@@ -253,6 +263,12 @@ func (c *composition) stopTasks() {
 	c.attribution.stopTasks()
 	c.sinks.stopAll()
 	c.replica.stopWriting()
+}
+
+func (c *composition) stopOrphans() {
+	for _, t := range c.orphanTasks {
+		t.stop()
+	}
 }
 
 // closeParts releases everything but the memory. Later calls do nothing.
@@ -295,7 +311,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		Applied:          c.recordApplied,
 		Listed:           c.recordList,
 		Watermarks:       watermarkSeries(c.cfg.Sinks),
-		PaceSnapshot:     c.paceSnapshot,
+		PaceSnapshot:     func(ctx context.Context, sink string) error { return awaitLead(ctx, c.journal, sink) },
 		AwaitDelivered:   c.awaitDelivered,
 		Log:              c.log,
 	}
@@ -327,23 +343,23 @@ const (
 	snapshotPause = 20 * time.Millisecond
 )
 
-// paceSnapshot waits until a sink has received nearly everything that the journal holds. Lanes that fail are not waited for.
-func (c *composition) paceSnapshot(ctx context.Context, sink string) error {
-	return c.awaitCursor(ctx, sink, func(cursor event.Cursor) bool {
-		return cursor.HighestOffset()+maxSnapshotLead >= c.journal.Newest()
+// awaitLead waits until a sink has received nearly everything that the journal holds. Lanes that fail are not waited for.
+func awaitLead(ctx context.Context, j *journal.Journal, sink string) error {
+	return awaitCursor(ctx, j, sink, func(cursor event.Cursor) bool {
+		return cursor.HighestOffset()+maxSnapshotLead >= j.Newest()
 	})
 }
 
 // awaitDelivered waits until a sink has received everything that the journal holds now.
 func (c *composition) awaitDelivered(ctx context.Context, sink string) error {
 	newest := c.journal.Newest()
-	return c.awaitCursor(ctx, sink, func(cursor event.Cursor) bool { return cursor.Low >= newest })
+	return awaitCursor(ctx, c.journal, sink, func(cursor event.Cursor) bool { return cursor.Low >= newest })
 }
 
 // awaitCursor waits until the stored cursor of a sink has arrived somewhere.
-func (c *composition) awaitCursor(ctx context.Context, sink string, hasArrived func(event.Cursor) bool) error {
+func awaitCursor(ctx context.Context, j *journal.Journal, sink string, hasArrived func(event.Cursor) bool) error {
 	for {
-		if cursor, _, err := c.journal.Cursor(sink); err != nil || hasArrived(cursor) {
+		if cursor, _, err := j.Cursor(sink); err != nil || hasArrived(cursor) {
 			return err
 		}
 		if err := ratelimit.Sleep(ctx, snapshotPause); err != nil {

@@ -55,7 +55,7 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 	m = &memory{id: memoryIdentity(cfg)}
 	j, declared := cfg.Journal, journalDeclaration(cfg)
 	o := journal.Options{
-		Dir: j.Dir, Sinks: declared.Sinks, Starts: declared.Starts, Destinations: declared.Destinations, KeepEvidence: declared.KeepEvidence, ClusterName: declared.ClusterName,
+		Dir: j.Dir, Sinks: declared.Sinks, Starts: declared.Starts, Destinations: declared.Destinations, ReadBack: declared.ReadBack, KeepEvidence: declared.KeepEvidence, ClusterName: declared.ClusterName,
 		MaxBytes: int64(j.MaxBytes), MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve), KeepSettled: j.Keep, Logger: s.log,
 	}
 	if j.Sync == "interval" {
@@ -103,6 +103,9 @@ func journalDeclaration(cfg *config.Config) (d journal.Declaration) {
 	for _, s := range cfg.Sinks {
 		d.Sinks = append(d.Sinks, s.Name)
 		d.Destinations[s.Name] = s.Destination()
+		if removesOrphans(s) {
+			d.ReadBack = append(d.ReadBack, s.Name)
+		}
 		switch s.Start {
 		case config.StartSnapshot:
 			d.Starts[s.Name] = journal.StartSnapshot

@@ -31,6 +31,7 @@ type runner struct {
 	paused      func() condition.Status // whether a signal has paused the sink
 	unread      *condition.Condition    // the sink or lanes of it are not fenced or read back after a failover
 	lost        *condition.Condition    // changes are missing at the destination
+	orphaned    *condition.Condition    // rows of deleted objects remain at the destination
 
 	// recoverLanes calls ready once the pipeline may start, and returns when all lanes are fenced and read back. An error ends
 	// the pipeline.
@@ -116,6 +117,7 @@ func (r *runner) closeSinks(ctx context.Context) error {
 	r.closing.Do(func() {
 		r.unread.Close()
 		r.lost.Close()
+		r.orphaned.Close()
 		if err := r.sink.Close(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("close sink %s: %w", r.name, err))
 		}

@@ -112,6 +112,7 @@ func deliveryFingerprint(s config.Sink) string {
 	if s.Kafka != nil {
 		k := *s.Kafka
 		k.TLS, k.SASL, k.ClientID, k.RequestTimeout = auth.TLS{}, auth.SASL{}, "", 0
+		k.Repair = false                                         // deletes behind snapshots are changes like others
 		k.CreateTopics, k.CheckTopics = kafka.CreateTopics{}, "" // the number of partitions is in the names of lanes
 		k.Compression, k.BatchBytes = "", 0                      // records are counted, not batches
 		s.Kafka = &k

@@ -71,6 +71,7 @@ func (set *sinkSet) newRunner(s config.Sink) (*runner, error) {
 	return &runner{
 		configuredSink: sink, deadLetters: deadLetters, log: log,
 		unread: condition.New(log, "sink/"+s.Name, condition.Problem{}), lost: condition.New(log, "sink/"+s.Name, condition.Problem{}),
+		orphaned: condition.New(log, "sink/"+s.Name, condition.Problem{}),
 	}, nil
 }
 

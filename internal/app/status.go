@@ -101,7 +101,7 @@ func (r *runner) sinkStatus() admin.SinkStatus {
 // conditions returns the pause, which may be the reason for the others, and the conditions of delivery, of lanes that could
 // not be read after a failover, of the sink itself, and of the topic for its dead letters.
 func (r *runner) conditions(s delivery.Stats) []condition.Status {
-	all := slices.Concat([]condition.Status{r.paused()}, s.Conditions(), []condition.Status{r.unread.Status(), r.lost.Status()})
+	all := slices.Concat([]condition.Status{r.paused()}, s.Conditions(), []condition.Status{r.unread.Status(), r.lost.Status(), r.orphaned.Status()})
 	if reporter, ok := r.sink.(sinks.ConditionReporter); ok {
 		for _, status := range reporter.Conditions() {
 			status.Component = "sink/" + r.name

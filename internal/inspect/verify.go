@@ -22,7 +22,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
-	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -51,7 +50,7 @@ func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.R
 		return nil, exit.With(exit.Environment, fmt.Errorf("not verified: the sink %s has no watermarks, so nothing shows up to which version "+
 			"its records are complete; set `watermarks: 10s` in it, or use --stream-only", s.Name))
 	}
-	reader, err := openStoredReader(s)
+	reader, err := app.OpenStoredReader(s)
 	if err != nil {
 		return nil, exit.With(exit.Environment, err)
 	}
@@ -161,13 +160,6 @@ func chooseVerifiedSink(cfg *config.Config, name string) (config.Sink, error) {
 		return config.Sink{}, fmt.Errorf("--sink is missing: expected one of %s", strings.Join(names, ", "))
 	}
 	return found[0], nil
-}
-
-func openStoredReader(s config.Sink) (sinks.StoredReader, error) {
-	if s.Kafka != nil {
-		return kafka.OpenStoredReader(*s.Kafka)
-	}
-	return nats.OpenStoredReader(*s.NATS)
 }
 
 // verifyStream checks the topics of a sink by themselves.

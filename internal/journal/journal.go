@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"time"
@@ -32,6 +33,7 @@ type Options struct {
 	Sinks        []string          // as in the Declaration that is in force once Open returns
 	Starts       map[string]Start  // as well
 	Destinations map[string]string // as well
+	ReadBack     []string          // as well
 	KeepEvidence bool              // as well
 	ClusterName  string            // as well
 
@@ -86,15 +88,16 @@ func (o Options) withDefaults() Options {
 }
 
 // Journal is the durable log between the source and the sinks, and what both sides continue from after a restart. Its parts
-// are [Log], [KnownObjects], [SinkLedger], [DeadLetters], [ReplayLedger], [EvidenceStore] and [Identity], each with its own
-// state; one committer writes for all of them, and what involves several of them is here. All methods are safe for
-// concurrent use; Run is called once, Close once and after Run has returned.
+// are [Log], [KnownObjects], [SinkLedger], [DeadLetters], [ReplayLedger], [OrphanLedger], [EvidenceStore] and [Identity],
+// each with its own state; one committer writes for all of them, and what involves several of them is here. All methods are
+// safe for concurrent use; Run is called once, Close once and after Run has returned.
 type Journal struct {
 	*Log
 	*KnownObjects
 	*SinkLedger
 	*DeadLetters
 	*ReplayLedger
+	*OrphanLedger
 	*EvidenceStore
 	*Identity
 
@@ -132,8 +135,13 @@ func Open(opts Options) (*Journal, error) {
 // newJournal makes the parts of a journal. They are empty until load.
 func newJournal(s *store, opts Options) *Journal {
 	j := &Journal{opts: opts, store: s, queue: newQueue(s, opts), changed: newBroadcast(), view: &view{}}
-	j.Log = &Log{store: s, changed: j.changed, tailBytes: opts.TailBytes, retention: retention{keep: opts.KeepSettled}}
-	j.KnownObjects = &KnownObjects{store: s, queue: j.queue}
+	j.OrphanLedger = &OrphanLedger{
+		store: s, queue: j.queue, seed: maphash.MakeSeed(), readings: map[*OrphanReading]bool{}, all: map[string]OrphanPass{},
+	}
+	j.Log = &Log{
+		store: s, changed: j.changed, orphans: j.OrphanLedger, tailBytes: opts.TailBytes, retention: retention{keep: opts.KeepSettled},
+	}
+	j.KnownObjects = &KnownObjects{store: s, queue: j.queue, orphans: j.OrphanLedger}
 	j.SinkLedger = &SinkLedger{store: s, queue: j.queue, log: j.Log, logger: opts.Logger}
 	j.DeadLetters = &DeadLetters{
 		store: s, queue: j.queue, maxBytes: opts.MaxDeadLetters, condition: condition.New(opts.Logger, "journal", condition.Problem{}),
@@ -165,6 +173,7 @@ func (j *Journal) loadParts() error {
 	}
 	return errors.Join(
 		j.SinkLedger.loadFromStore(), j.DeadLetters.loadFromStore(), j.KnownObjects.loadFromStore(), j.ReplayLedger.loadFromStore(),
+		j.OrphanLedger.loadFromStore(),
 	)
 }
 
@@ -180,7 +189,7 @@ func (j *Journal) loadFromStore() error {
 	outcome := make(chan error, 1)
 	declare := func(g *group) error {
 		return g.declare(Declaration{
-			Sinks: j.opts.Sinks, Starts: j.opts.Starts, Destinations: j.opts.Destinations,
+			Sinks: j.opts.Sinks, Starts: j.opts.Starts, Destinations: j.opts.Destinations, ReadBack: j.opts.ReadBack,
 			KeepEvidence: j.opts.KeepEvidence, ClusterName: j.opts.ClusterName,
 		})
 	}
@@ -278,6 +287,7 @@ type Declaration struct {
 	Sinks        []string          // hold the trim; the cursors of all others are deleted
 	Starts       map[string]Start  // where those begin that are new, by name
 	Destinations map[string]string // by which a renamed sink is recognized, by name
+	ReadBack     []string          // get an [OrphanPass] behind each snapshot, by name
 	KeepEvidence bool              // without it all evidence is deleted
 	ClusterName  string            // of the cluster in records; "": its UID. Another one than before is a *RenamedError
 }

@@ -17,9 +17,10 @@ import (
 // KnownObjects holds what is stored of resources: their known objects and last bodies, which stay on disk, and their scopes
 // with the positions, which are in memory too. Safe for concurrent use.
 type KnownObjects struct {
-	store  *store
-	queue  *queue
-	bodies bodyIndex
+	store   *store
+	queue   *queue
+	bodies  bodyIndex
+	orphans *OrphanLedger
 
 	// resources has what is committed of each resource, by name, without its objects. The committer's goroutine changes it,
 	// with mu held, and reads it without.
@@ -232,11 +233,13 @@ func (w *knownWrite) storeKnown(resource string, known []event.Known, removed []
 	b.key = codec.AppendNamePrefix(b.key[:0], codec.PrefixKnown, resource)
 	prefix := len(b.key)
 	for i := range known {
+		w.known.orphans.touchObject(resource, known[i].Key, "")
 		b.key = append(b.key[:prefix], known[i].Key...)
 		b.value = codec.AppendKnown(b.value[:0], &known[i])
 		b.putKey(b.key, b.value)
 	}
 	for _, key := range removed {
+		w.known.orphans.touchObject(resource, key, "")
 		b.key = append(b.key[:prefix], key...)
 		b.removeKey(b.key)
 	}

@@ -19,6 +19,7 @@ const minTrimBytes = 1 << 20
 type Log struct {
 	store     *store
 	changed   *broadcast
+	orphans   *OrphanLedger
 	tailBytes int64
 	retention retention // of the committer's goroutine
 
@@ -149,6 +150,7 @@ func (w *logWrite) addChange(c *event.Change) (offset uint64) {
 	w.openFrame = append(w.openFrame, c)
 	offset = w.extent.newest + uint64(len(w.openFrame))
 	w.openBytes += c.Size()
+	w.log.orphans.recordChange(w.batch, c, offset)
 	if w.openBytes >= codec.FrameBytes {
 		w.sealFrame()
 	}

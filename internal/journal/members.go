@@ -82,7 +82,11 @@ func (g *group) declare(d Declaration) error {
 		}
 	}
 	g.sinks.ledger.clusterName, g.sinks.ledger.starts = d.ClusterName, d.Starts
-	return g.replaceDeclared(d)
+	if err := g.replaceDeclared(d); err != nil {
+		return err
+	}
+	g.log.log.orphans.declare(g.batch, d)
+	return nil
 }
 
 // bindClusterName binds the journal to the name of the cluster in records, for good.
@@ -156,6 +160,7 @@ func (g *group) renameSinks(d Declaration) error {
 		if before := byDestination[to]; len(before) == 1 && !known {
 			g.sinks.renameSink(before[0], name, to)
 			g.renameRequests(before[0], name)
+			g.log.log.orphans.renameSink(g.batch, before[0], name)
 			delete(byDestination, to)
 		}
 	}

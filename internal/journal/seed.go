@@ -41,6 +41,7 @@ func (j *Journal) Seed(ctx context.Context, s Seed) error {
 		return err
 	}
 	j.ReplayLedger.forget()
+	j.OrphanLedger.forget()
 	step := &seedWriter{queue: j.queue, ctx: ctx}
 	if err := s.Known(step.addKnown); err != nil {
 		return fmt.Errorf("journal: seed: %w", err)
@@ -150,6 +151,7 @@ func (g *group) clearForSeed() error {
 	g.batch.removePrefix([]byte{codec.PrefixKnown})
 	g.batch.removePrefix([]byte{codec.PrefixBody})
 	g.batch.removePrefix(codec.KeyReplay(""))
+	g.batch.removePrefix(codec.PrefixOrphans)
 	g.batch.removePrefix(codec.PrefixRetried)
 	g.known.dropAll()
 	g.batch.putKey(codec.KeySeeding, nil)

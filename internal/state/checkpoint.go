@@ -259,6 +259,9 @@ func (p *checkpointer) addChange(b *entryBatch, c *event.Change) {
 	if c.Namespace != "" {
 		key = encodeKey(keyKnown, n, c.Namespace, "/", c.Name)
 	}
+	if c.Type == event.Deleted && c.OnlySink != "" { // what stood there and was an orphan: the object may exist
+		return
+	}
 	if c.Type == event.Deleted {
 		b.setEntry(key, nil)
 		return

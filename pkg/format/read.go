@@ -14,6 +14,8 @@ const (
 	HeaderType    = "type"    // see event.Type
 	HeaderCluster = "cluster" // the name of the cluster
 	HeaderKey     = "key"     // see event.Change.Key
+
+	HeaderSnapshot = "snapshot" // the ID of the snapshot that a record is part of; not of every record
 )
 
 // ReadEmitted identifies the change of a stored record, in any format, because the sink may have been configured differently

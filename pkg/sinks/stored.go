@@ -18,8 +18,9 @@ type StoredLane struct {
 
 // StoredRecord is a record as a destination stores it. It is valid during the call that passes it.
 type StoredRecord struct {
-	Lane     int   // index of its span in the call of ReadStored
-	Position int64 // in its lane
+	Lane     int    // index of its span in the call of ReadStored
+	Position int64  // in its lane
+	Key      string // of the record, or its subject: with what a newer record takes its place
 	Value    []byte
 	Header   func(name string) string // by the names in package format; "" if there is none
 	// RemovesUnnamed reports whether the record removes the value of a key, and does not name the object: as an operator or

@@ -41,6 +41,14 @@ var (
 // PrefixRetried begins the keys of retried dead letters.
 var PrefixRetried = []byte{PrefixMeta, 'x'}
 
+// PrefixOrphans begins the keys of passes over destinations that are due behind snapshots.
+var PrefixOrphans = []byte{PrefixMeta, 'e'}
+
+// KeyOrphanPass is the key of the pass of a sink behind the snapshot of a resource, or of one namespace.
+func KeyOrphanPass(sink, resource, namespace string) []byte {
+	return append(appendText(appendText(bytes.Clone(PrefixOrphans), sink), resource), namespace...)
+}
+
 // PrefixSignals begins the keys of entries of the requests of operators, see internal/signals.
 var PrefixSignals = []byte{PrefixMeta, 'j'}
 

@@ -200,12 +200,7 @@ func (c Config) validateTopic() error {
 }
 
 func (c Config) validateRepair(t *sinks.Template) error {
-	switch {
-	case !c.Repair:
-		return nil
-	case !c.isIdempotent():
-		return errors.New("kafka.repair: true, without kafka.idempotence: a late tombstone could hide a newer object; change one of them")
-	case t.UsesPlaceholder("namespace") || t.UsesPlaceholder("name"):
+	if c.Repair && (t.UsesPlaceholder("namespace") || t.UsesPlaceholder("name")) {
 		return fmt.Errorf("kafka.repair: true, and kafka.topic is %q; with {namespace} or {name} the topics of deleted objects are unknown", c.Topic)
 	}
 	return nil

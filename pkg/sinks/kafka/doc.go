@@ -67,12 +67,6 @@
 // prepared for, so the new topic takes none that were under way to the old one; brokers before 4.1 know names only. Lanes
 // are recorded with the ID, and an offset in another topic is none. See docs/adr/0075.
 //
-// # Repair
-//
-// With Config.Repair, a topic is read when everything up to the end of a snapshot is settled, and keys that the snapshot
-// lacks get tombstones. Their lane waits meanwhile. Tombstones have an epoch that no message has, so that the numbers of
-// messages stay without a hole. See repairer and repairPass.
-//
 // # Records
 //
 // Key: cluster/group/resource/namespace/name. Timestamp: the time of sending, by which brokers expire records; none while

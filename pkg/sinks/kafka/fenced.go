@@ -164,14 +164,3 @@ func (s *fencedSequencer) handleSequenceError(cause error, v protocol.Outcome) e
 		"topic", s.partition.topic.name, "partition", s.partition.index, "error", cause)
 	return nil // the progress is in doubt, so the next prepare reads the partition
 }
-
-// reserveTombstoneEpoch returns an epoch that no message has. The progress stays in doubt, so that the lane fences late
-// tombstones before it goes on.
-func (s *fencedSequencer) reserveTombstoneEpoch(ctx context.Context) (record.ProducerSequence, error) {
-	if err := s.prepare(ctx, 0); err != nil {
-		return record.ProducerSequence{}, err
-	}
-	epoch, err := s.fence.fencePartition(ctx, s.partition.id())
-	s.progress.inDoubt = true
-	return record.ProducerSequence{Producer: epoch.Producer, Epoch: epoch.Epoch}, err
-}

@@ -21,12 +21,11 @@ const maxCorruptTries = 3
 
 // lane publishes to one topic-partition. Its messages pass through three parts: encoder makes batches of them, numbers
 // gives the batches sequence numbers, and window has them under way. Not safe for concurrent use; the [sinks.Sink] contract
-// has one Publish of a lane at a time, and locks keeps a repair out.
+// has one Publish of a lane at a time.
 type lane struct {
 	name       sinks.Lane
 	partition  *partitionClient
-	count      int             // partitions of the topic, in the name of the lane
-	locks      *partitionLocks // nil without repair
+	count      int // partitions of the topic, in the name of the lane
 	fence      *atomic.Pointer[fence]
 	acks       *ackLog
 	timestamps *timestampCondition
@@ -42,7 +41,7 @@ type lane struct {
 func newLane(s *laneSet, t *topic, name sinks.Lane, index int32, count int) *lane {
 	p := &partitionClient{cluster: s.cluster, reader: s.reader, topics: s.topics, requestTimeout: s.config.RequestTimeout, topic: t, index: index}
 	return &lane{
-		name: name, partition: p, count: count, locks: s.locks, fence: s.fence, acks: s.acks, timestamps: s.timestamps, log: s.log,
+		name: name, partition: p, count: count, fence: s.fence, acks: s.acks, timestamps: s.timestamps, log: s.log,
 		encoder: newBatchEncoder(s.encoders, &s.buffers, s.config.BatchBytes),
 		window:  newPublishWindow(p, &s.buffers, &s.retained),
 		numbers: newNumberedSequencer(p, !s.config.isIdempotent(), s.log),
@@ -72,11 +71,6 @@ func (l *lane) useFence(ctx context.Context) error {
 // publishBatch implements Publish of this lane. After maxInFlight batches are settled, it returns as soon as all other
 // messages are under way: the caller can add messages meanwhile, and the broker has work until they arrive.
 func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, error) {
-	unlock, err := l.locks.lockPartition(ctx, l.partition.id())
-	if err != nil {
-		return 0, err
-	}
-	defer unlock()
 	l.window.reclaimBytes()
 	defer l.window.retainBytes()
 	n := l.creditUncounted(batch)
@@ -376,32 +370,4 @@ func (l *lane) recordLost() {
 	l.window.dropBatches()
 	l.numbers.recordLost()
 	l.uncounted = nil
-}
-
-// writeTombstones writes tombstones, which are not messages of the lane, and returns how many are written. The caller holds
-// the lock of the partition. After an error the other ones may be written, but not behind a message that is published
-// later.
-func (l *lane) writeTombstones(ctx context.Context, dead []sinks.Message) (written int, err error) {
-	if len(l.window.batches) > 0 {
-		return 0, errors.New("the outcome of earlier changes is not known yet")
-	}
-	if err := l.useTopic(ctx); err != nil {
-		return 0, err
-	}
-	at, err := l.numbers.reserveTombstoneEpoch(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for written < len(dead) {
-		f, err := l.encoder.encodeBatch(ctx, dead[written:], at)
-		if err != nil {
-			return written, err
-		}
-		if err := l.window.sendAlone(ctx, f); err != nil {
-			return written, fmt.Errorf("tombstones: %w", err)
-		}
-		at.Sequence = record.SequenceAfter(at.Sequence, f.records)
-		written += len(f.offsets)
-	}
-	return written, nil
 }

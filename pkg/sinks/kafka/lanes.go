@@ -24,7 +24,6 @@ type laneSet struct {
 	fence      *atomic.Pointer[fence]
 	acks       *ackLog
 	timestamps *timestampCondition
-	locks      *partitionLocks // nil without repair
 
 	mu      sync.RWMutex
 	byName  map[sinks.Lane]*lane
@@ -53,20 +52,6 @@ func (s *laneSet) laneByName(name sinks.Lane) (*lane, error) {
 	return l, nil
 }
 
-// laneForPartition returns the lane to a partition of a topic that has this many. A lane that has its name from when there
-// were fewer partitions is found as well.
-func (s *laneSet) laneForPartition(p cluster.Partition, count int) (*lane, error) {
-	name := laneName(p.Topic, p.Index, count)
-	s.mu.RLock()
-	for _, l := range s.byName {
-		if s.byName[name] == nil && l.partition.id() == p {
-			name = l.name
-		}
-	}
-	s.mu.RUnlock()
-	return s.laneByName(name)
-}
-
 // waitingPublisher returns the publisher of the waiting lane of a topic.
 func (s *laneSet) waitingPublisher(topic string) *waitingPublisher {
 	t := s.topics.topicByName(topic)
@@ -80,14 +65,14 @@ func (s *laneSet) waitingPublisher(topic string) *waitingPublisher {
 	return w
 }
 
-// releaseLanes drops lanes through which nothing is under way, except those of busy topics.
-func (s *laneSet) releaseLanes(names []sinks.Lane, isBusy func(topic string) bool) {
+// releaseLanes drops lanes through which nothing is under way.
+func (s *laneSet) releaseLanes(names []sinks.Lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
 		if topic, ok := topicOfWaitingLane(name); ok {
 			delete(s.waiting, topic)
-		} else if l := s.byName[name]; l != nil && !isBusy(l.partition.topic.name) {
+		} else if l := s.byName[name]; l != nil {
 			l.window.reclaimBytes()
 			l.window.dropBatches()
 			delete(s.byName, name)
@@ -171,7 +156,7 @@ func (w *waitingPublisher) leaveFormerTopic() {
 	if layout := w.topic.layout.Load(); layout == nil || layout.Err != nil || len(layout.Leads) >= w.partitions {
 		return
 	}
-	w.lanes.releaseLanes(topicLanes(w.topic.name, w.partitions), func(string) bool { return false })
+	w.lanes.releaseLanes(topicLanes(w.topic.name, w.partitions))
 	w.partitions = 0
 	clear(w.accepted)
 }

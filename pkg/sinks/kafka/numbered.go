@@ -108,18 +108,3 @@ func (s *numberedSequencer) startNextEpoch() {
 	}
 	s.next = record.ProducerSequence{Producer: s.next.Producer, Epoch: s.next.Epoch + 1}
 }
-
-// reserveTombstoneEpoch returns an epoch that no message has. The lane continues with the one after it, so that the broker
-// rejects a late tombstone.
-func (s *numberedSequencer) reserveTombstoneEpoch(ctx context.Context) (record.ProducerSequence, error) {
-	if s.next.Epoch > math.MaxInt16-2 {
-		s.next = record.ProducerSequence{Producer: cluster.NoID}
-	}
-	if err := s.ensureProducerID(ctx); err != nil {
-		return record.ProducerSequence{}, err
-	}
-	s.startNextEpoch()
-	reserved := s.next
-	s.startNextEpoch()
-	return reserved, nil
-}

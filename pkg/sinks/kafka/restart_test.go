@@ -27,17 +27,6 @@ type storedState struct {
 	saved [][]byte // every state that was saved
 }
 
-// rewindToRepair goes back to the last state with a pending repair.
-func (k *storedState) rewindToRepair() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, state := range k.saved {
-		if parts, err := decodeState(state); err == nil && len(parts.repairs) > 0 {
-			k.state = state
-		}
-	}
-}
-
 // restoreState restores the stored state, and stores that of the sink there.
 func restoreState(t testing.TB, s *Sink, k *storedState, newest uint64) {
 	t.Helper()

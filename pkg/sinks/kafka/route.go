@@ -134,15 +134,12 @@ func (r *router) resumeLanes(lanes []sinks.Lane) {
 	}
 }
 
-// pendingRepartitions returns the routes of topics that have another number of partitions by now, except busy topics, and
-// starts a check of all topics when it is due.
-func (r *router) pendingRepartitions(isBusy func(topic string) bool) (due []sinks.Repartition) {
+// pendingRepartitions returns the routes of topics that have another number of partitions by now, and starts a
+// check of all topics when it is due.
+func (r *router) pendingRepartitions() (due []sinks.Repartition) {
 	r.startLayoutCheck()
 	for one := range r.topics.changed.Range {
 		t := one.(*topic)
-		if isBusy(t.name) {
-			continue
-		}
 		from, count := r.routes[t.name], len(t.layout.Load().Leads)
 		former := r.former(t.name)
 		waits := 0 < former && former < count // with the partitions that were added until the former layout is finished

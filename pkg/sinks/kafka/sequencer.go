@@ -52,8 +52,6 @@ type sequencer interface {
 	// handleSequenceError decides what follows after a broker refused the numbers of a batch. nil: the lane drops its
 	// batches, which are encoded again under the numbers of nextSequence after another prepare.
 	handleSequenceError(cause error, v protocol.Outcome) error
-	// reserveTombstoneEpoch returns an epoch that no message has, for records that are not messages of the lane.
-	reserveTombstoneEpoch(ctx context.Context) (record.ProducerSequence, error)
 }
 
 // renumbering counts the times in a row that a broker refused the numbers of a lane.

@@ -38,7 +38,6 @@ type Sink struct {
 	topics   *topicCatalog
 	router   *router
 	lanes    *laneSet
-	repairer *repairer // nil: topics are not repaired
 	former   formerLayouts
 	acks     *ackLog
 	restored bool // RestoreState was called: what this process knows is newer than what is stored
@@ -106,10 +105,6 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if cfg.isIdempotent() {
 		s.journal.open()
 	}
-	if cfg.Repair {
-		s.lanes.locks = newPartitionLocks()
-		s.repairer = newRepairer(s.runCtx, s.background.Go, s.lanes, s.journal.saveState, log)
-	}
 	return s, nil
 }
 
@@ -127,17 +122,13 @@ func (s *Sink) Close(ctx context.Context) error {
 // Publish writes a batch to the partition of a lane. See [sinks.Sink].
 func (s *Sink) Publish(ctx context.Context, name sinks.Lane, batch []sinks.Message) (int, error) {
 	if topic, ok := topicOfWaitingLane(name); ok {
-		n, err := s.lanes.waitingPublisher(topic).publishBatch(ctx, batch)
-		s.repairer.recordAccepted(topic, batch[:n])
-		return n, err
+		return s.lanes.waitingPublisher(topic).publishBatch(ctx, batch)
 	}
 	l, err := s.lanes.laneByName(name)
 	if err != nil {
 		return 0, err
 	}
-	n, err := l.publishBatch(ctx, batch)
-	s.repairer.recordAccepted(l.partition.topic.name, batch[:n])
-	return n, err
+	return l.publishBatch(ctx, batch)
 }
 
 // Concurrency implements [sinks.Concurrent].
@@ -154,11 +145,11 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	return batches * messagesPerBatch, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
 }
 
-// Conditions implements [sinks.ConditionReporter]: a quota, refused timestamps, topics that are not repaired, and settings
-// of topics with which changes may be lost.
+// Conditions implements [sinks.ConditionReporter]: a quota, refused timestamps, and settings of topics with which changes
+// may be lost.
 func (s *Sink) Conditions() []condition.Status {
 	all := []condition.Status{s.cluster.Throttling(), s.timestamps.status()}
-	warnings := s.repairer.warnings()
+	var warnings []string
 	if f := s.fence.Load(); f != nil && f.rights.warning() != "" {
 		warnings = append(warnings, f.rights.warning())
 	}
@@ -238,19 +229,19 @@ func (s *Sink) ResumeLanes(lanes []sinks.Lane) { s.router.resumeLanes(lanes) }
 
 // PendingRepartitions implements [sinks.Repartitioner].
 func (s *Sink) PendingRepartitions() []sinks.Repartition {
-	return s.router.pendingRepartitions(s.repairer.isWritingTo)
+	return s.router.pendingRepartitions()
 }
 
 // ApplyRepartition implements [sinks.Repartitioner].
 func (s *Sink) ApplyRepartition(r sinks.Repartition) {
 	if s.router.applyRepartition(r) {
-		s.lanes.releaseLanes(r.From, s.repairer.isWritingTo)
+		s.lanes.releaseLanes(r.From)
 	}
 }
 
 // ReleaseLanes implements [sinks.LaneReleaser]. A topic without used lanes is dropped too.
 func (s *Sink) ReleaseLanes(lanes []sinks.Lane) {
-	s.lanes.releaseLanes(lanes, s.repairer.isWritingTo)
+	s.lanes.releaseLanes(lanes)
 	s.router.releaseLanes(lanes)
 }
 
@@ -282,23 +273,17 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 	if !s.fence.Load().isReplicated() && newest > 0 { // otherwise the tails hold what was in flight, or it was something else
 		s.acks.trustRestored(newest)
 		s.former.restore(previous.acks, newest)
-		s.repairer.restorePending(previous.repairs)
 	}
 	return nil
 }
 
 // State implements [sinks.Stateful].
 func (s *Sink) State(uint64) []byte {
-	return s.acks.appendState(s.journal.current.Load().appendState(s.repairer.appendState([]byte{stateFormat})))
+	return s.acks.appendState(s.journal.current.Load().appendState([]byte{stateFormat}))
 }
 
-// ObserveSettled implements [sinks.SettleObserver]. Repairs wait until nothing of the previous process is published any
-// more.
-func (s *Sink) ObserveSettled(low uint64) {
-	if s.former.recordSettled(low) {
-		s.repairer.startDue(low)
-	}
-}
+// ObserveSettled implements [sinks.SettleObserver].
+func (s *Sink) ObserveSettled(low uint64) { s.former.recordSettled(low) }
 
 // OpenState implements [sinks.StateOpener]: name is a topic. Kafka compacts it, so the contents never have to be written
 // again.

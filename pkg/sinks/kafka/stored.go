@@ -126,7 +126,7 @@ func (r *StoredReader) ReadStored(ctx context.Context, spans []sinks.StoredSpan,
 		if record.Offset >= spans[lane].To {
 			return nil
 		}
-		return each(sinks.StoredRecord{Lane: lane, Position: record.Offset, Value: record.Value, Header: factHeader(record)})
+		return each(sinks.StoredRecord{Lane: lane, Position: record.Offset, Key: string(record.Key), Value: record.Value, Header: factHeader(record)})
 	})
 }
 

@@ -4,13 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"sync"
-	"time"
 
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
@@ -48,35 +44,19 @@ func (m *formerLayouts) partitionsOf(topic string) int {
 	return m.partitions[topic]
 }
 
-// recordSettled records that no message up to low will be published again, and reports whether that are all that the
-// previous process knew.
-func (m *formerLayouts) recordSettled(low uint64) (predecessorDone bool) {
+// recordSettled records that no message up to low will be published again.
+func (m *formerLayouts) recordSettled(low uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.settled = low
-	return low >= m.newest
 }
 
-// stateFormat is the format of the stored state, see docs/journal-format.md: pending repairs, the transactional ID with the
-// producer IDs that it had, and what was acknowledged in each partition. The formats before it had sequence numbers.
+// stateFormat is the format of the stored state, see docs/journal-format.md: the transactional ID with the producer IDs that
+// it had, and what was acknowledged in each partition. The formats before it had sequence numbers.
 const stateFormat = 4
 
 func appendText(b []byte, text string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
-}
-
-// appendState appends the pending repairs to an encoded state.
-func (r *repairer) appendState(b []byte) []byte {
-	if r == nil {
-		return binary.AppendUvarint(b, 0)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b = binary.AppendUvarint(b, uint64(len(r.pending)))
-	for _, scope := range slices.Sorted(maps.Keys(r.pending)) {
-		b = r.pending[scope].appendEncoded(b)
-	}
-	return b
 }
 
 // appendState appends the transactional ID, and the producer IDs that it had. f may be nil.
@@ -133,27 +113,10 @@ func decodeAcks(r *stateReader) map[cluster.Partition]*partitionAcks {
 	return all
 }
 
-func (one *repair) appendEncoded(b []byte) []byte {
-	c, ended := one.snapshot, uint64(0)
-	if one.ended {
-		ended = 1
-	}
-	b = binary.AppendUvarint(b, ended)
-	b = binary.AppendUvarint(b, one.endOffset)
-	b = binary.AppendUvarint(b, uint64(one.startedAt.UnixNano()))
-	b = binary.AppendUvarint(b, uint64(c.ObservedAt.UnixNano()))
-	for _, s := range []string{one.topic, c.Cluster, c.Resource.Group, c.Resource.Version, c.Resource.Resource, c.Resource.Kind, c.Namespace,
-		c.Snapshot.ID, c.Snapshot.Position} {
-		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
-	}
-	return b
-}
-
 var errMalformedState = errors.New("the stored state of a Kafka sink is malformed")
 
 // storedParts is what a stored state has.
 type storedParts struct {
-	repairs         []*repair
 	transactionalID string
 	producers       []int64 // that the transactional ID had
 	acks            map[cluster.Partition]*partitionAcks
@@ -165,7 +128,6 @@ func decodeState(b []byte) (parts storedParts, err error) {
 		return parts, fmt.Errorf("%w, or of another version", errMalformedState)
 	}
 	r := &stateReader{b: b[1:]}
-	parts.repairs = decodeRepairs(r)
 	parts.transactionalID = string(r.readBytes())
 	for n := r.readUvarint(); n > 0 && !r.failed; n-- {
 		parts.producers = append(parts.producers, r.readVarint())
@@ -174,22 +136,6 @@ func decodeState(b []byte) (parts storedParts, err error) {
 		return parts, errMalformedState
 	}
 	return parts, nil
-}
-
-func decodeRepairs(r *stateReader) (all []*repair) {
-	for n := r.readUvarint(); n > 0 && !r.failed; n-- {
-		one := &repair{ended: r.readUvarint() == 1, endOffset: r.readUvarint(), startedAt: time.Unix(0, int64(r.readUvarint())).UTC()}
-		text := func() string { return string(r.readBytes()) }
-		observed := time.Unix(0, int64(r.readUvarint())).UTC()
-		one.topic = text()
-		one.snapshot = &event.Change{
-			Type: event.SnapshotEnd, ObservedAt: observed, Cluster: text(),
-			Resource:  event.Resource{Group: text(), Version: text(), Resource: text(), Kind: text()},
-			Namespace: text(), Snapshot: &event.SnapshotInfo{ID: text(), Position: text()},
-		}
-		all = append(all, one)
-	}
-	return all
 }
 
 // stateReader reads from the front of b. After the first failure it returns zeros only.

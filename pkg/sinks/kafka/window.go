@@ -163,23 +163,6 @@ func (w *publishWindow) stampBatch(f *inFlightBatch) {
 	record.SetTimestamp(f.bytes, f.sentAt)
 }
 
-// sendAlone sends a batch that is not in the window, which is empty, and waits for its answer.
-func (w *publishWindow) sendAlone(ctx context.Context, f *inFlightBatch) error {
-	defer w.releaseBuffer(f)
-	to, err := w.partition.topic.layout.Load().Lead(w.partition.index)
-	if err != nil {
-		return err
-	}
-	w.stampBatch(f)
-	if f.pending, err = w.partition.produce(to.Broker, w.topic, f.bytes, w.purpose); err != nil {
-		return err
-	}
-	if err := f.awaitAnswer(ctx); protocol.ClassifyError(err) != protocol.Accepted {
-		return err
-	}
-	return nil
-}
-
 // removeFirst removes the first batch, which is settled. The caller releases its buffer.
 func (w *publishWindow) removeFirst() *inFlightBatch {
 	f := w.batches[0]

@@ -23,7 +23,6 @@ var errInvalidState = errors.New("not a state of the NATS sink")
 // loss.
 func (s *Sink) RestoreState(state []byte, newest uint64, save func(context.Context) error) error {
 	s.ids.forgetAcked()
-	s.repair.forgetSnapshots()
 	batched := s.end.applyRestore(newest, save)
 	sentByID := s.ids.progress.applyRestore()
 	if state == nil || newest == 0 || sentByID || batched { // this process knows more than any stored state

@@ -37,7 +37,6 @@ type Sink struct {
 	end       *streamEnd
 	batches   *batchPublisher
 	ids       *idPublisher
-	repair    *bucketRepair
 	fence     *fence
 
 	omitted atomic.Uint64 // control records that a bucket cannot hold
@@ -94,10 +93,8 @@ func buildSink(cfg Config, f format.Format, subject *sinks.Template, routed []st
 		prefix: randomName()}
 	verifier := &streamVerifier{cfg: cfg, log: log, pattern: pattern, routedPatterns: routed, features: features, warnings: w,
 		lock: make(chan struct{}, 1), afterCheck: batches.readEndOfBatches}
-	repair := &bucketRepair{cfg: cfg, log: log, subject: subject, features: features, end: end, fence: fence,
-		snapshotStarts: map[string]uint64{}}
 	return &Sink{laneLayout: laneLayout{count: cfg.Lanes}, cfg: cfg, log: log, connector: connector{cfg: cfg}, warnings: w,
-		features: features, verifier: verifier, encoder: e, end: end, batches: batches, ids: ids, repair: repair, fence: fence}
+		features: features, verifier: verifier, encoder: e, end: end, batches: batches, ids: ids, fence: fence}
 }
 
 // BatchLimits implements [sinks.Batched]: as many messages and bytes as may be in flight.
@@ -157,7 +154,7 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 			return 0, err
 		}
 	}
-	n, err := s.publish(ctx, l, lane, batch)
+	n, err := s.publishOrdered(ctx, l, lane, batch)
 	if t != nil {
 		t.recordPublish(lane, s.fence.ackedSequence(lane), err)
 	}
@@ -168,14 +165,6 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	}
 	s.handlePublishError(lane, err)
 	return n, err
-}
-
-// publish publishes in mode kv with nats.repair through the repair.
-func (s *Sink) publish(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	if s.cfg.Repair {
-		return s.repair.publish(ctx, l, lane, batch, s.publishOrdered)
-	}
-	return s.publishOrdered(ctx, l, lane, batch)
 }
 
 // handlePublishError splits the single lane if a subject was refused, and has the stream looked up again if it does not
@@ -248,7 +237,6 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 // startTerm forgets what an earlier term or a stored state knew about the stream: ReadTail returns what is in it.
 func (s *Sink) startTerm(next *term) {
 	s.ids.forgetAcked()
-	s.repair.forgetSnapshots()
 	s.batches.startTerm(next.endSequence)
 	s.ids.progress.startTerm(next.endSequence)
 	s.encoder.deployment.Store(&next.claim.Deployment)

@@ -49,6 +49,8 @@ func factHeader(m stream.Message) func(name string) string {
 			return m.Header(headerCluster)
 		case format.HeaderKey:
 			return m.Header(headerKey)
+		case format.HeaderSnapshot:
+			return m.Header(headerSnapshot)
 		}
 		return ""
 	}
