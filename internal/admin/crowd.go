@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// An answer is built in memory, from all that the exporter knows. crowd lets those who ask at the same moment have one
+// An answer is built in memory, from all that the exporter knows. crowd lets requests of the same moment have one
 // answer, so that a thousand of them cost the memory of a few, also while they do not take it. Safe for concurrent use.
 type crowd struct {
 	mu      sync.Mutex

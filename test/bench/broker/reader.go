@@ -30,8 +30,8 @@ func Open(address string, topics []string, partitions int) (*Reader, error) {
 // Close drops the connections.
 func (r *Reader) Close() { r.client.Close() }
 
-// Count returns how many records the broker holds, with the markers by which a restart is fenced. It asks for the ends of the partitions only, so that it can be called
-// often while a system is measured.
+// Count returns how many records the broker holds, with the markers by which a restart is fenced. It asks for the ends of
+// the partitions only, so that it can be called often while a system is measured.
 func (r *Reader) Count(ctx context.Context) (int64, error) {
 	const latest = -1
 	request := kmsg.NewPtrListOffsetsRequest()
