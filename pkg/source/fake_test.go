@@ -52,6 +52,7 @@ type fakeAPI struct {
 	indented bool // writes events over several lines
 	deny     bool // 403
 
+	version     string         // of the server
 	noWatchList bool           // the position check is refused
 	absent      bool           // 404
 	nameless    bool           // kube-system is forbidden
@@ -168,6 +169,11 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case down:
 		writeStatus(w, apierrors.NewServiceUnavailable("down"))
+		return
+	case r.URL.Path == "/version":
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		fmt.Fprintf(w, `{"gitVersion":%q}`, f.version)
 		return
 	case r.URL.Path == "/api", r.URL.Path == "/apis":
 		f.answerDiscovery(w, r.URL.Path == "/api")

@@ -107,7 +107,7 @@ func (f *follower) status() Status {
 	s := f.health.status()
 	s.Resource, s.Namespace = f.scope.Resource.String(), f.scope.Namespace
 	if e := f.api.endpoint.Load(); e != nil {
-		s.DecodeErrors = e.DecodeErrors()
+		s.DecodeErrors, s.Ways = e.DecodeErrors(), e.Ways.String()
 	}
 	if t := f.out.tracker.Load(); t != nil {
 		stats := t.Stats()

@@ -16,72 +16,65 @@ import (
 )
 
 // reachedQueryTimeout bounds one query. The API server itself waits three seconds for its cache.
-const reachedQueryTimeout = 10 * time.Second
-
-// maxUnansweredQueries is the number of consecutive queries without an answer before a LIST replaces them.
-const maxUnansweredQueries = 3
+const reachedQueryTimeout = 4 * time.Second
 
 // positionCheck checks before each watch that the API server's history has reached the position to watch from. A restored
 // etcd is behind it, and the API server accepts a watch from a future position but stays silent, bookmarks included, until
 // the cluster has made as many writes again. Everything up to there would be missed unnoticed.
 //
 // The query is a WatchList (KEP-3157) for an object that does not exist, not older than the position. It costs the API
-// server a look at its cache. A cache that is behind answers after three seconds that the position is too large. A LIST of
-// one object, which etcd answers, then distinguishes a lagging cache from a restored etcd. API servers without WatchList
-// (before 1.32, and most aggregated ones) get that LIST at once. Resources without a watch cache, such as events, answer
-// from etcd, possibly with an older state than asked for.
-type positionCheck struct {
-	api               *scopeClient
-	unansweredQueries int // consecutive queries that ended without an answer
-}
+// server a look at its cache. Whatever else it answers, or does not, a LIST of one object follows at once, which etcd
+// answers: a cache may lag behind, and not every server streams lists, or says so with the status that it should. A server
+// that lists and does not stream is not asked for a stream again, see [apiserver.Ways].
+type positionCheck struct{ api *scopeClient }
 
 // checkReached returns nil if the API server has reached the position. If etcd was restored from a backup, the error is
-// classified as apiserver.TooLarge. A query without an answer is an error to retry; after maxUnansweredQueries the API
-// server is taken to be unable to answer it.
+// classified as apiserver.TooLarge.
 func (c *positionCheck) checkReached(ctx context.Context, s *apiserver.Slot, position string) error {
-	e := c.api.endpoint.Load()
-	ctx, cancel := context.WithTimeout(ctx, reachedQueryTimeout+apiserver.HeadersTimeout)
-	defer cancel()
-	err := queryReached(ctx, e, s, position)
-	unanswered := errors.Is(err, errUnanswered)
-	switch v := apiserver.Classify(err); {
-	case err == nil:
-	case v == apiserver.Refused, v == apiserver.TooLarge, unanswered && c.unansweredQueries >= maxUnansweredQueries:
-		newest, err := c.api.newestPosition(ctx)
-		if err != nil {
-			return err
+	ways := c.api.endpoint.Load().Ways
+	var refusal error
+	if ways.Has(apiserver.StreamedList) {
+		if refusal = c.queryReached(ctx, s, position); refusal == nil || ctx.Err() != nil {
+			return refusal
 		}
-		return checkNotBefore(newest, position)
-	case unanswered:
-		c.unansweredQueries++
-		return err
-	default:
+	}
+	newest, err := c.api.newestPosition(ctx)
+	switch {
+	case err != nil && apiserver.Classify(refusal) == apiserver.Forbidden:
+		return refusal // which names the verb
+	case err != nil:
 		return err
 	}
-	c.unansweredQueries = 0
-	return nil
+	if refusal != nil && apiserver.Classify(refusal) != apiserver.TooLarge {
+		ways.Learn(apiserver.StreamedList, refusal)
+	}
+	return checkNotBefore(newest, position)
 }
 
-var errUnanswered = errors.New("the API server ended a watch before it was complete")
+var errNoStream = errors.New("it ends the stream early, or leaves out its bookmark")
 
-func queryReached(ctx context.Context, e *apiserver.Endpoint, s *apiserver.Slot, position string) error {
+func (c *positionCheck) queryReached(ctx context.Context, s *apiserver.Slot, position string) error {
+	ctx, cancel := context.WithTimeout(ctx, reachedQueryTimeout+2*time.Second)
+	defer cancel()
+	e := c.api.endpoint.Load()
 	yes, seconds := true, int64(reachedQueryTimeout/time.Second)
-	c, err := e.Watch(ctx, s, metav1.ListOptions{
+	w, err := e.Watch(ctx, s, metav1.ListOptions{
 		ResourceVersion: position, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 		SendInitialEvents: &yes, TimeoutSeconds: &seconds, FieldSelector: noObjectSelector(e.Scope),
 	})
 	if err != nil {
 		return err
 	}
-	defer c.Stop()
+	defer w.Stop()
 	for limit := time.Now().Add(reachedQueryTimeout); ; {
-		b, err := c.Next(ctx, time.Until(limit))
+		b, err := w.Next(ctx, time.Until(limit))
 		switch {
 		case errors.Is(err, apiserver.ErrQuiet), errors.Is(err, decode.ErrEnd):
-			return errUnanswered
+			return errNoStream
 		case err != nil:
 			return err
 		case b.Listed:
+			e.Ways.Learn(apiserver.StreamedList, nil)
 			return checkNotBefore(b.Position, position)
 		}
 	}

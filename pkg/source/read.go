@@ -23,15 +23,22 @@ const (
 	firstPage, maxPage, maxPageGrowth = 100, 5000, 8
 )
 
-// maxRestarts is how often one attempt begins again with the first page before it does without pages.
-const maxRestarts = 2
+const (
+	// maxRestarts is how often one attempt begins again with the first page before it does without pages.
+	maxRestarts = 2
+	// maxPageFailures is how often a page may fail in succession until that counts as the failure of its token.
+	maxPageFailures = 3
+)
+
+// errSamePage means that a server answers a continue token with the page that the token came with.
+var errSamePage = errors.New("the API server repeats the first page of a list")
 
 // reader reads all objects of a scope, whatever for: the first start, lost history, edited rules, a resync, missing bodies.
 // It is used by one goroutine.
 //
 // It reads pages. A page that is interrupted is requested again by its continue token. If the token has expired, the one
 // in the error continues after the same object (KEP-365). If that does not work either, the pages are read again, and if
-// tokens keep expiring, everything is read in one list without pages. Later parts of a reading may therefore be newer
+// tokens keep expiring, or the server refuses pages, everything is read in one list. Later parts of a reading may therefore be newer
 // than its first page. A watch from the version of the first page delivers what happened in between, and deltas.Step
 // ignores versions that are older than what is known.
 type reader struct {
@@ -110,22 +117,32 @@ type attempt struct {
 	position  string // of the first page, once begun
 	aheadUpTo string // version of the last page, if it is another one; an object may have been read at that version
 	limit     int64  // of the next page; 0 before the first
+	noPages   error  // why everything is read in one list; nil for pages
 	restarts  int    // how often the first page was requested again because a continue token had expired
 }
 
 // readPages reads page after page.
 func (a *attempt) readPages(ctx context.Context) error {
-	o, renewed := a.firstRequest(), false // renewed: the token is one that an error contained
+	o, renewed, failures := a.firstRequest(), false, 0 // renewed: the token is one that an error contained
 	for {
 		meta, err := a.readPage(ctx, o)
-		switch v := apiserver.Classify(err); {
+		if err == nil && meta.Continue != "" && meta.Continue == o.Continue {
+			err = errSamePage
+		}
+		v, first := apiserver.Classify(err), o.Continue == ""
+		switch {
 		case err == nil && meta.Continue == "":
+			a.learnPages(o)
 			return nil
 		case err == nil:
-			o, renewed = metav1.ListOptions{Limit: a.limit, Continue: meta.Continue}, false
-		case o.Continue == "", ctx.Err() != nil, isAppendError(err), a.at != "" && isUnavailable(err):
+			o, renewed, failures = metav1.ListOptions{Limit: a.limit, Continue: meta.Continue}, false, 0
+		case ctx.Err() != nil, isAppendError(err), a.at != "" && isUnavailable(err), first && (o.Limit == 0 || !apiserver.IsRefusal(err)):
 			return err // an interrupted first page cannot be continued
-		case v != apiserver.Expired && v != apiserver.Refused:
+		case first:
+			a.noPages = err
+			o = a.firstRequest()
+		case v != apiserver.Expired && v != apiserver.Refused && !errors.Is(err, errSamePage) && failures < maxPageFailures:
+			failures++
 			if err := a.recover(ctx, err); err != nil {
 				return err
 			}
@@ -136,16 +153,30 @@ func (a *attempt) readPages(ctx context.Context) error {
 			} else if a.restarts++; a.restarts > maxRestarts+1 {
 				return err
 			} else {
-				o, renewed = a.firstRequest(), false
+				if v != apiserver.Expired && !apiserver.IsUnanswered(err) {
+					a.noPages = err
+				}
+				o, renewed, failures = a.firstRequest(), false, 0
 			}
 		}
 	}
 }
 
-// firstRequest returns the options of the first page; without a limit if continue tokens have expired too often.
+// learnPages records whether the server has pages, after the last request.
+func (a *attempt) learnPages(last metav1.ListOptions) {
+	switch ways := a.api.endpoint.Load().Ways; {
+	case a.noPages != nil:
+		ways.Learn(apiserver.Pages, a.noPages)
+	case last.Continue != "":
+		ways.Learn(apiserver.Pages, nil)
+	}
+}
+
+// firstRequest returns the options of the first page; without a limit if the server has no pages, or continue tokens have
+// expired too often.
 func (a *attempt) firstRequest() metav1.ListOptions {
 	var o metav1.ListOptions
-	if a.restarts <= maxRestarts {
+	if a.restarts <= maxRestarts && a.noPages == nil && a.api.endpoint.Load().Ways.Has(apiserver.Pages) {
 		o.Limit = cmp.Or(a.limit, min(firstPage, a.most))
 	}
 	if a.at != "" {

@@ -114,6 +114,9 @@ func (c *scopeClient) handleFailure(ctx context.Context, err error) error {
 	if errors.Is(err, ErrRedefined) {
 		return c.waitFor(ctx, minWait)
 	}
+	if apiserver.IsUnanswered(err) {
+		c.endpoint.Load().Ways.Forget() // it may be replaced
+	}
 	c.recheck = recheckAfter(err)
 	c.health.recordFailure(err)
 	return c.waitAfter(ctx, err)

@@ -41,6 +41,7 @@ type Status struct {
 	Condition condition.Status // why the state is not live
 	Reread    condition.Status // why objects cannot be read beside the watch, for a resync or for missing states
 	Snapshot  condition.Status // while a sink waits for the objects that exist
+	Ways      string           // what its server can do, as far as it was asked, see [apiserver.Ways]
 	Synced    bool             // a list of the scope was completed, by this process or an earlier one
 
 	Position  string    // resourceVersion that a new process would watch from

@@ -155,6 +155,7 @@ func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection, revo
 			if w.heartbeat != heartbeatUnknown {
 				return errStale
 			}
+			w.api.endpoint.Load().Ways.Learn(apiserver.Bookmarks, fmt.Errorf("none within %s", staleAfter))
 		case now := <-w.out.watermarks.dueChannel():
 			w.out.watermarks.timer.Reset(0) // in case that it has no turn
 			if err := w.inTurn(func() error { return w.out.emitWatermarks(ctx, now) }); err != nil {
@@ -212,6 +213,7 @@ func (w *watcher) emitBatch(ctx context.Context, b *apiserver.Batch) error {
 	w.health.updateCounters(func(st *Status) { st.Events += b.Read })
 	if b.Bookmarks && w.heartbeat == heartbeatUnknown {
 		w.becomeHeartbeat(heartbeatExpected)
+		w.api.endpoint.Load().Ways.Learn(apiserver.Bookmarks, nil)
 	}
 	if err := w.before.storeFor(ctx, b.Events); err != nil {
 		return err

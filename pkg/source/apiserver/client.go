@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
@@ -26,12 +25,11 @@ import (
 
 // Client sends requests to one API server. All scopes share its connections. It is safe for concurrent use.
 type Client struct {
-	config *rest.Config
-	http   *http.Client
-	// fresh opens a connection for each request, which a load balancer may route to another API server. Over HTTP/2 all
-	// requests would share one connection.
-	fresh *http.Client
-	skew  *atomic.Int64 // nanoseconds by which this machine's clock is ahead
+	config      *rest.Config // with the first address, see connector
+	credentials *credentials
+	http, fresh *http.Client  // see connections
+	skew        *atomic.Int64 // nanoseconds by which this machine's clock is ahead
+	ways        wayTable
 }
 
 // RequestTimeout bounds requests that the API server answers at once, so that a dead connection is detected.
@@ -71,39 +69,55 @@ var statusNegotiator = func() runtime.NegotiatedSerializer {
 	return serializer.NewCodecFactory(scheme).WithoutConversion()
 }()
 
-// NewClient returns a client for the API server in config. It copies config and overrides what this package depends on: JSON
-// without compression (gzip doubles the cost of reading a watch), no client-side rate limit (concurrent lists are bounded
-// instead, and the API server has priority and fairness), and no timeout on the connection, which would end watches. Unless
-// the environment has others, it sets the variables of healthCheck. version becomes part of the user agent. It connects to
-// nothing.
+// NewClient is NewReloadingClient with a configuration that does not change, except for the files that it names.
 func NewClient(config *rest.Config, version string) (*Client, error) {
+	return NewReloadingClient(func() (*rest.Config, error) { return config, nil }, version)
+}
+
+// NewReloadingClient returns a client for the API server that load returns; load is called again and again, because
+// credentials change. The client copies the configuration and overrides what this package depends on: JSON without
+// compression (gzip doubles the cost of reading a watch), no client-side rate limit (concurrent lists are bounded instead,
+// and the API server has priority and fairness), and no timeout on the connection, which would end watches. Unless the
+// environment has others, it sets the variables of healthCheck. version becomes part of the user agent. It connects to
+// nothing.
+func NewReloadingClient(load func() (*rest.Config, error), version string) (*Client, error) {
 	if err := setHealthCheck(); err != nil {
 		return nil, err
 	}
-	c := rest.CopyConfig(config)
-	c.UserAgent = "kubecdc/" + version
-	c.DisableCompression = true
-	c.QPS, c.RateLimiter = -1, nil
-	c.Timeout = 0
-	c.WarningHandler = rest.NoWarnings{}
-	skew := &atomic.Int64{}
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return LeaveOutText(&transport{next, skew}) })
-	c.ContentConfig = rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statusNegotiator}
-	if c.Dial == nil {
-		c.Dial = (&net.Dialer{Timeout: RequestTimeout, KeepAlive: RequestTimeout}).DialContext // as client-go does
+	c := &Client{skew: &atomic.Int64{}}
+	c.credentials = &credentials{load: load, prepare: func(config *rest.Config) { c.prepare(config, version) }}
+	if err := c.credentials.look(0); err != nil {
+		return nil, err
 	}
-	c.Dial = coalesceReads(c.Dial)
-	shared, err := rest.HTTPClientFor(c)
-	if err != nil {
-		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
+	first := c.credentials.current.Load()
+	c.config = first.config
+	c.http = &http.Client{Transport: &connector{c.credentials, first.base, false}}
+	c.fresh = &http.Client{Transport: &connector{c.credentials, first.base, true}}
+	return c, nil
+}
+
+// prepare adds the settings of this package to a configuration.
+func (c *Client) prepare(config *rest.Config, version string) {
+	config.UserAgent = "kubecdc/" + version
+	config.DisableCompression = true
+	config.QPS, config.RateLimiter = -1, nil
+	config.Timeout = 0
+	config.WarningHandler = rest.NoWarnings{}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return LeaveOutText(&transport{next, c.skew}) })
+	config.ContentConfig = rest.ContentConfig{
+		ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statusNegotiator,
 	}
-	single := rest.CopyConfig(c)
-	single.NextProtos = []string{"http/1.1"}
-	afresh, err := rest.HTTPClientFor(single)
-	if err != nil {
-		return nil, fmt.Errorf("client for the API server at %s: %w", c.Host, err)
+	if config.Dial == nil {
+		config.Dial = (&net.Dialer{Timeout: RequestTimeout, KeepAlive: RequestTimeout}).DialContext // as client-go does
 	}
-	return &Client{config: c, http: shared, fresh: afresh, skew: skew}, nil
+	config.Dial = coalesceReads(config.Dial)
+}
+
+// Refresh reads the credentials again if they were not read within LookInterval, and returns the reason why they cannot be
+// read. loaded differs after each change.
+func (c *Client) Refresh() (loaded any, err error) {
+	err = c.credentials.look(LookInterval)
+	return c.credentials.current.Load(), err
 }
 
 // ClockSkew returns by how much this machine's clock was ahead of the API server's at its last response, to the second. It
@@ -111,13 +125,10 @@ func NewClient(config *rest.Config, version string) (*Client, error) {
 func (c *Client) ClockSkew() time.Duration { return time.Duration(c.skew.Load()) }
 
 // Host returns the address of the API server, for messages.
-func (c *Client) Host() string { return c.config.Host }
+func (c *Client) Host() string { return c.credentials.current.Load().config.Host }
 
 // Close closes idle connections.
-func (c *Client) Close() {
-	utilnet.CloseIdleConnectionsFor(c.http.Transport) // http.Client asks the outermost wrapper only, which has no connections
-	utilnet.CloseIdleConnectionsFor(c.fresh.Transport)
-}
+func (c *Client) Close() { c.credentials.current.Load().close() }
 
 // REST returns a client for the requests of one group and version. It shares the connections of c.
 func (c *Client) REST(gv schema.GroupVersion) (rest.Interface, error) {

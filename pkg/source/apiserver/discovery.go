@@ -38,6 +38,7 @@ func (c *Client) Discover(ctx context.Context, old selection.Catalog) (selection
 			return nil, nil, err
 		}
 	}
+	c.ways.recordServer(d.readServerVersion(ctx), d.failed)
 	unanswered := slices.Sorted(maps.Keys(d.failed))
 	return selection.ReadCatalog(d.groups, d.lists, unanswered, old), unanswered, nil
 }
@@ -50,6 +51,15 @@ type discovery struct {
 	mu     sync.Mutex
 	lists  []*metav1.APIResourceList
 	failed map[string]bool // groups with a version that did not answer
+}
+
+// readServerVersion returns the version of the API server; "" if it does not tell.
+func (d *discovery) readServerVersion(ctx context.Context) string {
+	var server struct{ GitVersion string }
+	if body, _, err := d.getDocument(ctx, "/version"); err != nil || json.Unmarshal(body, &server) != nil {
+		return ""
+	}
+	return server.GitVersion
 }
 
 // readRoot reads everything below a root: /api for the core group, /apis for all others.

@@ -38,6 +38,7 @@ type Endpoint struct {
 	// been read. The error of verify ends the request. It keeps the slot, so it should not take longer than SlowAfter. Set
 	// before use.
 	BeginRequest func(selection.Scope) (verify func(context.Context) error)
+	Ways         *Ways // of the resource
 
 	client  rest.Interface
 	fresh   rest.Interface // see Client
@@ -52,7 +53,7 @@ func (c *Client) Endpoint(s selection.Scope) (*Endpoint, error) {
 		return nil, err
 	}
 	afresh, err := c.restClient(c.fresh, gv, accept)
-	return &Endpoint{Scope: s, client: client, fresh: afresh, decoder: decode.New(s.Resource, s.MetadataOnly)}, err
+	return &Endpoint{Scope: s, client: client, fresh: afresh, decoder: decode.New(s.Resource, s.MetadataOnly), Ways: c.ways.waysOf(s.Resource)}, err
 }
 
 // DecodeErrors returns the number of unparseable responses.
@@ -182,11 +183,18 @@ func (e *Endpoint) ReadAt(ctx context.Context, namespace, name, at string) (foun
 	return found, err
 }
 
-// Newest returns etcd's current resourceVersion, by a LIST of one object.
+// Newest returns etcd's current resourceVersion, by a LIST of one object, or of everything where there are no pages.
 func (e *Endpoint) Newest(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	meta, err := e.List(ctx, nil, metav1.ListOptions{Limit: 1}, nil, func(*deltas.Object) error { return nil })
+	ignore := func(*deltas.Object) error { return nil }
+	if e.Ways.Has(Pages) {
+		meta, err := e.List(ctx, nil, metav1.ListOptions{Limit: 1}, nil, ignore)
+		if !IsRefusal(err) {
+			return meta.ResourceVersion, err
+		}
+	}
+	meta, err := e.List(ctx, nil, metav1.ListOptions{}, nil, ignore)
 	return meta.ResourceVersion, err
 }
 

@@ -23,6 +23,8 @@ const (
 	TooLarge
 	// Refused: the API server does not support this kind of request; another kind may work.
 	Refused
+	// Unauthenticated: the API server does not accept the credentials (401).
+	Unauthenticated
 	// Forbidden: the program has no right to do this (403).
 	Forbidden
 	// NotServed: the resource is not served, or no longer (404).
@@ -43,6 +45,8 @@ func Classify(err error) Verdict {
 		return Expired
 	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
 		return TooLarge
+	case apierrors.IsUnauthorized(err):
+		return Unauthenticated
 	case apierrors.IsForbidden(err):
 		return Forbidden
 	case apierrors.IsNotFound(err):
@@ -62,6 +66,14 @@ func Classify(err error) Verdict {
 		}
 	}
 	return Interrupted
+}
+
+// IsRefusal reports whether a server answers a kind of request with an error, so that another kind may work: one that does
+// not support it may say so with any status but those that have a meaning of their own.
+func IsRefusal(err error) bool {
+	var status apierrors.APIStatus
+	v := Classify(err)
+	return v == Refused || v == Interrupted && errors.As(err, &status) && !IsUnanswered(err) && !apierrors.IsTooManyRequests(err)
 }
 
 // IsUnanswered reports whether a request failed because the API server gave no response, or a proxy or load balancer gave
