@@ -99,7 +99,7 @@ func (a *app) openProcess(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := a.membership.openElection(cfg, a.log); err != nil {
+	if err := a.membership.openElection(cfg, a.version, a.log); err != nil {
 		return errors.Join(err, c.closeParts())
 	}
 	a.terms.current.Store(c)

@@ -29,9 +29,5 @@ func restConfig(c config.Cluster) (*rest.Config, error) {
 // NewClient returns a client for the configured cluster; version is that of the program. It opens no connection. The caller
 // closes it.
 func NewClient(cfg *config.Config, version string) (*apiserver.Client, error) {
-	rest, err := restConfig(cfg.Cluster)
-	if err != nil {
-		return nil, err
-	}
-	return apiserver.NewClient(rest, version)
+	return apiserver.NewReloadingClient(func() (*rest.Config, error) { return restConfig(cfg.Cluster) }, version)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/kubecdc/kubecdc/internal/election"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
 // membership is the process as one of several candidates. Its counters outlive the compositions.
@@ -32,22 +31,21 @@ type membership struct {
 }
 
 // openElection prepares the election, if one is configured. It contacts nothing.
-func (m *membership) openElection(cfg *config.Config, log *slog.Logger) (err error) {
+func (m *membership) openElection(cfg *config.Config, version string, log *slog.Logger) (err error) {
 	if !cfg.State.Enabled() {
 		return nil
 	}
 	if m.identity, err = candidateIdentity(cfg.Election); err != nil || !cfg.Election.Enabled() {
 		return err
 	}
-	rest, err := restConfig(cfg.Cluster)
+	client, err := NewClient(cfg, version)
 	if err != nil {
 		return err
 	}
-	rest.Wrap(apiserver.LeaveOutText)
 	m.yielding, m.noneActive = condition.New(log, "replica", condition.Problem{}), condition.New(log, "replica", condition.Problem{})
 	namespace, name := cfg.Election.NamespacedName()
 	m.election, err = election.New(election.Options{
-		Client: rest, Namespace: namespace, Name: name, Identity: m.identity, Duration: cfg.Election.Duration, Log: log,
+		Client: client.RESTConfig(), Namespace: namespace, Name: name, Identity: m.identity, Duration: cfg.Election.Duration, Log: log,
 	})
 	return err
 }

@@ -56,6 +56,8 @@ const (
 	noneLate     = "changes wait in the journal, and other sinks continue"
 	notRead      = "nothing is read from the API server"
 	checkServer  = "check the API server, the network, the certificate and the token"
+	readAgain    = "files are read again within seconds, without a restart"
+	mendServer   = "mend what answers for it: the APIService of its group, the conversion webhook of its definition, or a proxy before the API server"
 	printRights  = "apply the output of exporter rbac, which has the right"
 )
 
@@ -70,6 +72,13 @@ var (
 
 	APIServerUnreachable = define("APIServerUnreachable", NotReady, slog.LevelWarn, "not watching, will try again",
 		watchStarts, notRead, checkServer)
+	CertificateRefused = define("CertificateRefused", NotReady, slog.LevelWarn, "the API server and the exporter do not accept each other's certificates",
+		watchStarts, notRead, "put the right certificate authority and client certificate into the kubeconfig or the files that it names; "+readAgain)
+	CredentialsRefused = define("CredentialsRefused", NotReady, slog.LevelWarn, "the API server does not accept the credentials",
+		watchStarts, notRead, "put valid credentials into the kubeconfig or the files that it names, or mend the program that it runs for them; "+readAgain)
+	CredentialsUnread = define("CredentialsUnread", Degraded, slog.LevelWarn, "the files with the credentials for the API server cannot be read",
+		"the credentials can be read again", "those that were read before stay in use, until the API server refuses them",
+		"mend the file that the cause names; "+readAgain)
 	DiscoveryPending = define("DiscoveryPending", NotReady, slog.LevelDebug, "the API server has not been asked yet what it serves",
 		"", "nothing is watched yet", "wait; "+checkServer)
 	NothingWatched = define("NothingWatched", NotReady, slog.LevelWarn, "none of the selected resources can be watched",
@@ -85,7 +94,16 @@ var (
 	ResourceListing = define("ResourceListing", Degraded, slog.LevelDebug, "all objects are listed again",
 		watchStarts, "changes arrive when the list has reached them", "wait; eight resources are listed at a time")
 	ResourceFailing = define("ResourceFailing", NotReady, slog.LevelWarn, "the API server fails to list or watch, will try again",
-		watchStarts, "the resource is not read from the API server", "look at the API server's log for the error in the cause")
+		watchStarts, "the resource is not read from the API server", mendServer)
+	ResourceNeverWatched = define("ResourceNeverWatched", Degraded, slog.LevelWarn, "selected by a wildcard alone, and not watched once since the start; will try again",
+		watchStarts, "the resource is left out of the stream", "exclude it in its rule, or "+mendServer)
+	ResourceUnwatchable = define("ResourceUnwatchable", Degraded, slog.LevelWarn, "selected and served, but it cannot be watched",
+		watchStarts, "nothing comes from it", "remove the name from the rule: its server offers no list, or no watch")
+	WildcardUnmatched = define("WildcardUnmatched", Degraded, slog.LevelWarn, "a wildcard matches nothing that is served",
+		"the wildcard matches something", "nothing comes from it; what appears is watched", "install the definitions of the group, or correct its name in the rule")
+	GroupUnanswered = define("GroupUnanswered", Degraded, slog.LevelWarn, "a group that rules may select does not answer discovery",
+		"the group answers", "which resources it has is not known; those that were known before are still watched",
+		"mend the server of the group: kubectl get apiservices names it and its condition")
 	ResourceSilent = define("ResourceSilent", NotReady, slog.LevelWarn, "the watch fell silent, opening it again",
 		watchStarts, "changes of the resource may be late", "look at proxies and load balancers before the API server")
 	ResourceForbidden = define("ResourceForbidden", Degraded, slog.LevelWarn, "not allowed to list and watch, will try again",

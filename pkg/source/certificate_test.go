@@ -30,7 +30,7 @@ func TestAnAPIServerThatIsNotTrustedIsNamed(t *testing.T) {
 	deadline := time.Now().Add(time.Minute)
 	for {
 		failing := condition.Summarize(s.Conditions())
-		if len(failing) == 1 && failing[0].Code == condition.APIServerUnreachable &&
+		if len(failing) == 1 && failing[0].Code == condition.CertificateRefused &&
 			strings.HasPrefix(failing[0].Cause, "the server's certificate is not trusted") && strings.Contains(failing[0].Remedy, "kubeconfig") {
 			return
 		}

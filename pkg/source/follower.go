@@ -28,7 +28,7 @@ type follower struct {
 }
 
 func newFollower(r *runner, scope selection.Scope, to event.AppendFunc) *follower {
-	f := &follower{runner: r, scope: scope, health: newHealth(r.env.states, scope.ID), requested: make(chan struct{}, 1)}
+	f := &follower{runner: r, scope: scope, health: newHealth(r.env.states, scope), requested: make(chan struct{}, 1)}
 	if scope.Mandatory {
 		f.health.onRepeatedRefusal = f.failForbidden
 	}

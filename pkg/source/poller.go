@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -280,19 +281,38 @@ func groupByResource(scopes []selection.Scope) map[string][]selection.Scope {
 	return m
 }
 
-// setUnserved replaces the selected names that the API server does not serve. Wildcards are left out: they do not wait for a
-// particular resource.
+// setUnserved replaces what the rules select and the API server does not serve: names, wildcards without a match, and groups
+// of which it is not known what they have.
 func (p *poller) setUnserved(unserved []selection.Unserved) {
-	now := map[string]bool{}
+	now := map[string]condition.Problem{}
 	for _, one := range unserved {
-		if !selection.IsWildcard(one.Name) && !now[one.Name] {
-			now[one.Name] = true
-			p.unserved.Update(one.Name, condition.Problem{Code: condition.ResourceNotServed, Cause: one.Reason})
+		problem := condition.Problem{Code: condition.ResourceNotServed, Cause: one.Reason}
+		group, _, named := selection.LiteralName(one.Name)
+		switch {
+		case one.Unwatchable:
+			problem.Code = condition.ResourceUnwatchable
+		case one.Name == "*":
+			continue // nothing at all is served
+		case !named:
+			problem.Code = condition.WildcardUnmatched
+		case slices.Contains(p.found.Failed, group):
+			problem.Cause, problem.Remedy = groupUnanswered, condition.GroupUnanswered.Kind().Remedy
+		}
+		now[one.Name] = problem
+	}
+	for _, group := range p.found.Failed {
+		if selection.MaySelect(p.cfg.Rules, group) {
+			now["*."+cmp.Or(group, "core")] = condition.Problem{Code: condition.GroupUnanswered, Cause: groupUnanswered}
 		}
 	}
+	for name, problem := range now {
+		p.unserved.Update(name, problem)
+	}
 	for _, s := range p.unserved.Statuses() {
-		if name := s.Members[0]; !now[name] {
-			p.unserved.Remove(name) // without a line: the scope has one when it is watched
+		if _, still := now[s.Members[0]]; !still {
+			p.unserved.Remove(s.Members[0]) // without a line: the scope has one when it is watched
 		}
 	}
 }
+
+const groupUnanswered = "the server of the group does not answer discovery"

@@ -17,15 +17,16 @@ import (
 // Source discovers, lists and watches the resources that the rules select. New wires its parts; Run starts them.
 // All methods but Run are safe for concurrent use, before, during and after Run.
 type Source struct {
-	cfg        Config // not changed after New
-	identity   *clusterIdentity
-	namespaces *namespaceChecker
-	states     *stateReporter
-	triggers   *condition.Set
-	discovery  *condition.Condition
-	runners    *runnerSet
-	unserved   *condition.Set // of selected names that the API server does not serve
-	poller     *poller
+	cfg         Config // not changed after New
+	identity    *clusterIdentity
+	namespaces  *namespaceChecker
+	states      *stateReporter
+	triggers    *condition.Set
+	discovery   *condition.Condition
+	credentials *condition.Condition
+	runners     *runnerSet
+	unserved    *condition.Set // of selected names that the API server does not serve
+	poller      *poller
 
 	running sync.WaitGroup          // every goroutine that Run has started
 	cancel  context.CancelCauseFunc // set by Run before anything else starts
@@ -51,6 +52,7 @@ func New(cfg Config) (*Source, error) {
 	s := &Source{cfg: cfg, triggers: condition.NewSet(cfg.Log, "types", "resources")}
 	s.states = &stateReporter{set: condition.NewSet(cfg.Log, "resource", "scopes"), client: cfg.Client}
 	s.discovery = s.states.set.Add("discovery", condition.Problem{Code: condition.DiscoveryPending})
+	s.credentials = condition.New(cfg.Log, "credentials", condition.Problem{})
 	s.identity, s.namespaces = newClusterIdentity(&s.cfg, s.failRun), newNamespaceChecker(&s.cfg)
 	env := &environment{
 		cfg: &s.cfg, states: s.states, identity: s.identity, fail: s.failRun,
@@ -74,10 +76,12 @@ func (s *Source) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	ctx, s.cancel = context.WithCancelCause(ctx)
 	defer s.states.set.Close()
+	defer s.credentials.Close()
 	defer s.triggers.Close()
 	defer s.unserved.Close()
 	defer s.running.Wait()
 	defer s.cancel(nil)
+	s.running.Go(func() { s.followCredentials(ctx) })
 	replaced, err := s.identity.identifyCluster(ctx, func(err error) {
 		s.discovery.Update(s.states.unreachableProblem(err))
 	})
@@ -114,7 +118,7 @@ func (s *Source) Identity() string { return s.identity.knownUID() }
 // Cluster is the cluster name in changes; empty until it is known.
 func (s *Source) Cluster() string { return s.identity.clusterName() }
 
-// Conditions returns what is wrong, and what is not: the status of the discovery, of the cluster's identity, of each
+// Conditions returns what is wrong, and what is not: the status of the discovery, of the credentials, of the cluster's identity, of each
 // namespace that rules name literally, and of each scope, in that order.
 func (s *Source) Conditions() []condition.Status {
 	scopes := s.Status()
@@ -123,7 +127,7 @@ func (s *Source) Conditions() []condition.Status {
 	if s.runners.isDiscovered() { // the scopes show the same fault
 		discovery = selectionStatus(scopes)
 	}
-	all := append([]condition.Status{discovery, s.identity.condition.Status()}, s.namespaces.conditions.Statuses()...)
+	all := append([]condition.Status{discovery, s.credentials.Status(), s.identity.condition.Status()}, s.namespaces.conditions.Statuses()...)
 	for _, scope := range scopes {
 		all = append(all, scope.Condition, scope.Reread, scope.Snapshot)
 	}

@@ -3,6 +3,7 @@ package source
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,17 +64,21 @@ var states = map[condition.Code]State{
 	"": Live, condition.ResourceSyncing: Syncing, condition.ResourceListing: Syncing, condition.ResourceSilent: Stale,
 	condition.ResourceGone: Gone, condition.ResourceForbidden: Forbidden, condition.ResourceNotServed: Waiting, condition.RedactionHeld: Waiting,
 	condition.RulePaused:           Paused,
-	condition.APIServerUnreachable: Unreachable, condition.ResourceFailing: Unreachable,
+	condition.APIServerUnreachable: Unreachable, condition.ResourceFailing: Unreachable, condition.ResourceNeverWatched: Unreachable,
+	condition.CredentialsRefused: Unreachable, condition.CertificateRefused: Unreachable,
 }
 
 // selectionStatus returns what is wrong with the selection as a whole, once the API server was asked what it serves: nothing
 // of it can be watched.
 func selectionStatus(scopes []Status) condition.Status {
-	forbidden, since := 0, time.Time{}
+	forbidden, failing, since := 0, 0, time.Time{}
 	for _, s := range scopes {
-		if s.State == Forbidden {
+		switch {
+		case s.State == Forbidden:
 			forbidden++
-		} else if s.State != Waiting {
+		case s.Condition.Code == condition.ResourceNeverWatched:
+			failing++
+		case s.State != Waiting:
 			return condition.Status{Component: "discovery"}
 		}
 		if s.Condition.Since.After(since) {
@@ -82,7 +87,10 @@ func selectionStatus(scopes []Status) condition.Status {
 	}
 	cause := "the rules select nothing that the API server serves"
 	if len(scopes) > 0 {
-		cause = fmt.Sprintf("of %d selected resources %d are forbidden and %d not served", len(scopes), forbidden, len(scopes)-forbidden)
+		cause = fmt.Sprintf("of %d selected resources %d are forbidden and %d not served", len(scopes), forbidden, len(scopes)-forbidden-failing)
+		if failing > 0 {
+			cause += fmt.Sprintf("; %d fail", failing)
+		}
 	}
 	status := condition.NewStatus("discovery", condition.Problem{Code: condition.NothingWatched, Cause: cause})
 	status.Since = since
@@ -100,7 +108,11 @@ func problemOfFailure(err error) condition.Problem {
 	case apiserver.Forbidden:
 		p.Code = condition.ResourceForbidden
 	case apiserver.NotServed:
-		p.Code = condition.ResourceNotServed
+		if !errors.Is(err, errUnwatchable) {
+			p.Code = condition.ResourceNotServed
+		}
+	case apiserver.Unauthenticated:
+		p.Code = condition.CredentialsRefused
 	case apiserver.Starting:
 		p.Code = condition.ResourceSyncing
 	default:
@@ -120,18 +132,20 @@ type stateReporter struct {
 // unreachableProblem returns the problem of a request that the API server did not answer.
 func (r *stateReporter) unreachableProblem(err error) condition.Problem {
 	p := condition.CertificateProblem(err, "the kubeconfig")
-	if p.Cause == "" {
-		p.Cause = apiserver.Reason(err)
+	switch p.Code = condition.CertificateRefused; {
+	case apiserver.Classify(err) == apiserver.Unauthenticated:
+		p = condition.Problem{Code: condition.CredentialsRefused, Cause: apiserver.Reason(err)}
+	case p.Cause == "":
+		p.Code, p.Cause = condition.APIServerUnreachable, apiserver.Reason(err)
 		p.Remedy = fmt.Sprintf("look at the API server at %s, the network, the certificate and the token", r.client.Host())
 	}
-	p.Code = condition.APIServerUnreachable
 	return p
 }
 
 const (
 	// maxStartingTime is how long an API server may initialize the cache of a resource. If it takes longer there is another
 	// cause, such as a conversion webhook that is down.
-	maxStartingTime = 30 * time.Second
+	maxStartingTime = 20 * time.Second
 	// maxRefusals is the number of consecutive refusals that end the Source if the scope is mandatory: with the waits in
 	// between, 7 to 14 seconds. An API server that has just started, or its authorizer, may refuse for a moment.
 	maxRefusals = 4
@@ -140,6 +154,7 @@ const (
 // health holds the condition and the counters of one scope. Safe for concurrent use.
 type health struct {
 	states    *stateReporter
+	scope     selection.Scope
 	condition *condition.Condition
 	reread    *condition.Condition // of the readings beside the watch
 	snapshot  *condition.Condition // of snapshots for single sinks
@@ -151,14 +166,16 @@ type health struct {
 	startingSince time.Time // of consecutive Starting answers; zero if the last answer was another
 	refusals      int       // consecutive
 	everLive      bool
+	proven        bool // a watch has worked
 
 	// onRepeatedRefusal is called after maxRefusals consecutive refusals; nil if refusals are waited out. Set before use.
 	onRepeatedRefusal func(err error, everLive bool)
 }
 
-func newHealth(states *stateReporter, scope string) *health {
+func newHealth(states *stateReporter, of selection.Scope) *health {
+	scope := of.ID
 	return &health{
-		states: states, condition: states.set.Add(scope, condition.Problem{Code: condition.ResourceSyncing}),
+		states: states, scope: of, condition: states.set.Add(scope, condition.Problem{Code: condition.ResourceSyncing}),
 		reread:   states.set.Add(rereadName(scope), condition.Problem{}),
 		snapshot: states.set.Add(snapshotName(scope), condition.Problem{}), counters: Status{Scope: scope},
 	}
@@ -179,12 +196,12 @@ func (h *health) recordReread(err error) {
 	h.reread.Update(p)
 }
 
-// recordLive records that changes are emitted as they happen.
-func (h *health) recordLive() {
+// recordLive records that changes are emitted as they happen. proven is false while only a list shows it.
+func (h *health) recordLive(proven bool) {
 	h.condition.Clear()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.startingSince, h.refusals, h.everLive = time.Time{}, 0, true
+	h.startingSince, h.refusals, h.everLive, h.proven = time.Time{}, 0, true, h.proven || proven
 }
 
 // recordProblem records why changes are not emitted as they happen. A scope that was read before misses history meanwhile.
@@ -218,6 +235,10 @@ func (h *health) recordFailure(err error) {
 	switch p.Code {
 	case condition.APIServerUnreachable:
 		p = h.states.unreachableProblem(err)
+	case condition.ResourceFailing:
+		if strings.HasPrefix(p.Cause, "conversion webhook") {
+			p.Remedy = "mend the conversion webhook that the cause names: kubectl get crd shows where it is called, in spec.conversion"
+		}
 	case condition.ResourceSyncing:
 		if h.startingSince.IsZero() {
 			h.startingSince = time.Now()
@@ -225,6 +246,10 @@ func (h *health) recordFailure(err error) {
 		if time.Since(h.startingSince) > maxStartingTime {
 			p.Code = condition.ResourceFailing
 		}
+	}
+	if h.scope.ByWildcard && !h.proven && (p.Code == condition.APIServerUnreachable || p.Code == condition.ResourceFailing) {
+		p = condition.Problem{Code: condition.ResourceNeverWatched, Cause: p.Cause}
+		p.Remedy = fmt.Sprintf("exclude it: resources[%d].exclude: [%q]; or mend what the cause names", h.scope.Rule, h.scope.Resource)
 	}
 	h.recordProblem(p)
 	if p.Code != condition.ResourceForbidden {

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -260,7 +261,8 @@ func TestUnansweredGroupKeepsItsResources(t *testing.T) {
 	f.update(func() { f.groups = []apidiscovery.APIGroupDiscovery{stale, groupOf("apps", "v1", "deployments")} })
 	polls := f.discoveryPolls()
 	st.awaitTrue(t, "some polls", func() bool { return f.discoveryPolls() > polls+10 })
-	if got := s.Status(); len(got) != 1 || got[0].State != Live || st.dropCount() != 0 {
+	got := s.Status()
+	if len(got) != 2 || got[0].Condition.Code != condition.GroupUnanswered || got[1].State != Live || st.dropCount() != 0 || !s.Ready() {
 		t.Errorf("status %+v", got)
 	}
 }

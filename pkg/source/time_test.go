@@ -432,7 +432,7 @@ func TestServerThatStaysInitializingIsUnreachable(t *testing.T) {
 		f.update(func() { f.faults = nil })
 		awaitState(t, st, s, Live)
 
-		f.breakStreams(answerInitializing(http.StatusTooManyRequests))
+		f.breakStreams(answerInitializing(http.StatusTooManyRequests), answerInitializing(http.StatusTooManyRequests))
 		awaitState(t, st, s, Syncing) // another restart begins a new period
 		awaitState(t, st, s, Live)
 	})

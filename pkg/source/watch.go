@@ -31,8 +31,9 @@ const (
 )
 
 var (
-	errShort = errors.New("the API server ends each watch at once")
-	errStale = fmt.Errorf("the watch received nothing for %s, not even the bookmark that is due every minute", staleAfter)
+	errUnwatchable = errors.New("it is served and can be listed, but cannot be watched")
+	errShort       = errors.New("the API server ends each watch at once")
+	errStale       = fmt.Errorf("the watch received nothing for %s, not even the bookmark that is due every minute", staleAfter)
 )
 
 // heartbeat is the expectation of bookmarks on a watch. API servers without a watch cache, and kube-apiserver for events,
@@ -89,6 +90,9 @@ func (w *watcher) runWatch(ctx context.Context) error {
 		return err
 	}
 	c, err := w.openWatch(ctx)
+	if v := apiserver.Classify(err); w.listUnproven && (v == apiserver.NotServed || apiserver.IsRefusal(err)) {
+		err = fmt.Errorf("%w: %w", errUnwatchable, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -97,7 +101,7 @@ func (w *watcher) runWatch(ctx context.Context) error {
 		w.health.updateCounters(func(st *Status) { st.Restarts++ })
 	}
 	if w.listed {
-		w.health.recordLive() // the list shows that the API server works
+		w.health.recordLive(false) // the list shows that the API server works
 	}
 	w.openedBefore, w.listed = true, false
 	return w.emitWatched(ctx, c, revoked)
@@ -246,7 +250,7 @@ func (w *watcher) markHealthy() {
 		w.becomeHeartbeat(heartbeatExpected)
 	}
 	w.api.backoff.reset()
-	w.health.recordLive()
+	w.health.recordLive(true)
 }
 
 // handleWatchEnd decides how to continue after the end of a connection, or after a failure to open one, and waits as long as

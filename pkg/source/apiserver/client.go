@@ -103,7 +103,7 @@ func (c *Client) prepare(config *rest.Config, version string) {
 	config.QPS, config.RateLimiter = -1, nil
 	config.Timeout = 0
 	config.WarningHandler = rest.NoWarnings{}
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return LeaveOutText(&transport{next, c.skew}) })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return leaveOutText(&transport{next, c.skew}) })
 	config.ContentConfig = rest.ContentConfig{
 		ContentType: "application/json", AcceptContentTypes: "application/json", NegotiatedSerializer: statusNegotiator,
 	}
@@ -118,6 +118,12 @@ func (c *Client) prepare(config *rest.Config, version string) {
 func (c *Client) Refresh() (loaded any, err error) {
 	err = c.credentials.look(LookInterval)
 	return c.credentials.current.Load(), err
+}
+
+// RESTConfig returns a configuration for other clients, with the credentials of this one and connections beside those of
+// its watches.
+func (c *Client) RESTConfig() *rest.Config {
+	return &rest.Config{Host: c.config.Host, Transport: c.fresh.Transport, UserAgent: c.config.UserAgent}
 }
 
 // ClockSkew returns by how much this machine's clock was ahead of the API server's at its last response, to the second. It

@@ -138,21 +138,20 @@ type connector struct {
 // RoundTrip sends a request, and once more if the credentials were refused and the files, or the program, may have others.
 func (c *connector) RoundTrip(r *http.Request) (*http.Response, error) {
 	_ = c.look(LookInterval) // the reason is for those who ask for it
-	for used := c.current.Load(); ; {
-		answer, err := c.send(used, r)
-		if r.Body != nil || !refusesCredentials(answer, err) {
-			return answer, err
-		}
-		_ = c.look(0)
-		now := c.current.Load()
-		if now == used && !used.plugin {
-			return answer, err
-		}
-		if answer != nil {
-			_ = answer.Body.Close() // discarded unread
-		}
-		return c.send(now, r)
+	used := c.current.Load()
+	answer, err := c.send(used, r)
+	if !refusesCredentials(answer, err) {
+		return answer, err
 	}
+	_ = c.look(0)
+	now := c.current.Load()
+	if now == used && !used.plugin || r.Body != nil {
+		return answer, err
+	}
+	if answer != nil {
+		_ = answer.Body.Close() // discarded unread
+	}
+	return c.send(now, r)
 }
 
 func (c *connector) send(to *connections, r *http.Request) (*http.Response, error) {

@@ -52,9 +52,9 @@ func clockSkewAt(now, date time.Time) time.Duration {
 	return skew
 }
 
-// LeaveOutText returns a RoundTripper with the responses of next, but of failures only what [decode.KnownStatus] leaves:
-// it cannot be known what else they quote. [NewClient] wraps its requests in it.
-func LeaveOutText(next http.RoundTripper) http.RoundTripper { return &textFilter{next} }
+// leaveOutText returns a RoundTripper with the responses of next, but of failures only what [decode.KnownStatus] leaves:
+// it cannot be known what else they quote. Each client wraps its requests in it.
+func leaveOutText(next http.RoundTripper) http.RoundTripper { return &textFilter{next} }
 
 type textFilter struct{ http.RoundTripper }
 

@@ -12,11 +12,12 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// Served is a resource that the API server lists and watches.
+// Served is a resource that the API server serves.
 type Served struct {
-	Resource   event.Resource
-	Namespaced bool
-	Aliases    string // the other names that kubectl accepts: singular, kind and short names, separated by commas
+	Resource    event.Resource
+	Namespaced  bool
+	Unwatchable bool   // it cannot be listed and watched, and is never selected
+	Aliases     string // the other names that kubectl accepts: singular, kind and short names, separated by commas
 }
 
 // Catalog holds what the API server serves: by group, with versions in the order of its preference. It is immutable.
@@ -34,11 +35,11 @@ func ReadCatalog(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, fai
 		for _, version := range versionsByPreference(g) {
 			gv := schema.GroupVersion{Group: g.Name, Version: version}
 			for _, r := range byVersion[gv.String()] {
-				if isWatchable(r) {
+				if !strings.ContainsRune(r.Name, '/') {
 					c[g.Name] = append(c[g.Name], Served{
 						Resource:   event.Resource{Group: g.Name, Version: version, Resource: r.Name, Kind: r.Kind},
-						Namespaced: r.Namespaced,
-						Aliases:    strings.Join(append([]string{r.SingularName, strings.ToLower(r.Kind)}, r.ShortNames...), ","),
+						Namespaced: r.Namespaced, Unwatchable: !isWatchable(r),
+						Aliases: strings.Join(append([]string{r.SingularName, strings.ToLower(r.Kind)}, r.ShortNames...), ","),
 					})
 				}
 			}
@@ -68,7 +69,7 @@ func versionsByPreference(g *metav1.APIGroup) []string {
 }
 
 func isWatchable(r metav1.APIResource) bool {
-	return !strings.ContainsRune(r.Name, '/') && slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch")
+	return slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch")
 }
 
 // With returns a copy of the catalog with additional resources.
@@ -82,12 +83,14 @@ func (c Catalog) With(more []Served) Catalog {
 
 // Serves reports whether the resource is served in exactly this version.
 func (c Catalog) Serves(r event.Resource) bool {
-	return slices.ContainsFunc(c[r.Group], func(s Served) bool { return s.Resource == r })
+	return slices.ContainsFunc(c[r.Group], func(s Served) bool { return s.Resource == r && !s.Unwatchable })
 }
 
 // Has reports whether the resource is served in any version.
 func (c Catalog) Has(r event.Resource) bool {
-	return slices.ContainsFunc(c[r.Group], func(s Served) bool { return withoutVersion(s.Resource) == withoutVersion(r) })
+	return slices.ContainsFunc(c[r.Group], func(s Served) bool {
+		return withoutVersion(s.Resource) == withoutVersion(r) && !s.Unwatchable
+	})
 }
 
 // Equal reports whether both catalogs have the same resources in the same versions.
@@ -102,7 +105,7 @@ func (c Catalog) findMatching(p pattern) []Served {
 	for _, group := range slices.Sorted(maps.Keys(c)) {
 		seen := map[string]bool{}
 		for _, s := range c[group] {
-			if !p.matchesResource(s.Resource) || p.version != "" && p.version != s.Resource.Version || seen[s.Resource.Resource] {
+			if s.Unwatchable || !p.matchesResource(s.Resource) || p.version != "" && p.version != s.Resource.Version || seen[s.Resource.Resource] {
 				continue
 			}
 			seen[s.Resource.Resource] = true
@@ -115,19 +118,27 @@ func (c Catalog) findMatching(p pattern) []Served {
 	return found
 }
 
-// unservedReason suggests a name for common mistakes: a missing group, and a singular or short name.
-func (c Catalog) unservedReason(p pattern) string {
+// unservedReason suggests names for common mistakes: a missing group, and a singular or short name. unwatchable means that
+// it is served, and no name helps.
+func (c Catalog) unservedReason(p pattern) (reason string, unwatchable bool) {
 	if p.isWildcard() {
-		return "the API server serves nothing of this group; it is watched as soon as it is served"
+		return "the API server serves nothing of this group that can be watched; it is watched as soon as it is served", false
 	}
+	var meant []string
 	for _, group := range slices.Sorted(maps.Keys(c)) {
 		for _, s := range c[group] {
-			if p.version == "" && (p.group == "" || p.group == group) && s.hasName(p.resource) {
-				return "the API server does not serve this; did you mean " + s.Resource.String() + "?"
+			switch name := s.Resource.String(); {
+			case s.Unwatchable && p.matchesResource(s.Resource):
+				return "it is served, but cannot be watched: its server offers no list, or no watch", true
+			case !s.Unwatchable && p.version == "" && (p.group == "" || p.group == group) && s.hasName(p.resource) && !slices.Contains(meant, name):
+				meant = append(meant, name)
 			}
 		}
 	}
-	return "the API server does not serve this; it is watched as soon as it is served"
+	if len(meant) > 0 {
+		return "the API server does not serve this; did you mean " + strings.Join(meant, " or ") + "?", false
+	}
+	return "the API server does not serve this; it is watched as soon as it is served", false
 }
 
 func (s Served) hasName(name string) bool {

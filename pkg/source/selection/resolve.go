@@ -34,6 +34,7 @@ type Unserved struct {
 	Rule, Select int
 	Name         string // as written
 	Reason       string
+	Unwatchable  bool    // it is served, and cannot be watched
 	Assumed      bool    // as in Match
 	Scopes       []Scope // the scopes to watch, derived from the name; empty for a wildcard, or if an earlier rule owns the resource
 }
@@ -173,12 +174,16 @@ func (r *resolver) addMatch(rule, name int, s Served) {
 		m.SkipReason = fmt.Sprintf("already selected by resources[%d]", owner)
 	default:
 		m.Scopes = r.rules[rule].scopesFor(rule, s)
+		for i := range m.Scopes {
+			m.Scopes[i].ByWildcard = !isNamed(r.rules, id)
+		}
 	}
 	r.out.Matches = append(r.out.Matches, m)
 }
 
 func (r *resolver) addUnserved(rule, name int, p pattern) {
-	u := Unserved{Rule: rule, Select: name, Name: p.text, Reason: r.catalog.unservedReason(p)}
+	u := Unserved{Rule: rule, Select: name, Name: p.text}
+	u.Reason, u.Unwatchable = r.catalog.unservedReason(p)
 	s := p.assumedServed()
 	id := withoutVersion(s.Resource)
 	if owner, owned := r.ownerOf(id); owned && owner == rule && !r.awaited[id] && !p.isWildcard() {
@@ -186,6 +191,20 @@ func (r *resolver) addUnserved(rule, name int, p pattern) {
 		u.Assumed, u.Scopes = !isScopeKnown(s.Resource), r.rules[rule].scopesFor(rule, s)
 	}
 	r.out.Unserved = append(r.out.Unserved, u)
+}
+
+// isNamed reports whether some rule selects a resource by its name.
+func isNamed(rules []Rule, r event.Resource) bool {
+	return slices.ContainsFunc(rules, func(rule Rule) bool {
+		return slices.ContainsFunc(parsePatterns(rule.Select), func(p pattern) bool { return !p.isWildcard() && p.matchesResource(r) })
+	})
+}
+
+// MaySelect reports whether some rule may select a resource of a group.
+func MaySelect(rules []Rule, group string) bool {
+	return slices.ContainsFunc(rules, func(rule Rule) bool {
+		return slices.ContainsFunc(parsePatterns(rule.Select), (pattern{resource: "*", group: group}).overlaps)
+	})
 }
 
 // withoutVersion returns the resource without version and kind, which rules do not distinguish.

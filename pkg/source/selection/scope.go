@@ -31,6 +31,7 @@ type Scope struct {
 	ChangeFilter  string                      // see Rule.WithFilter; "" for none
 	MetadataOnly  bool                        // only the metadata of each object is read, see Rule.Capture
 	Resync        time.Duration               // see Rule.Resync
+	ByWildcard    bool                        // no rule names the resource
 	Mandatory     bool                        // a missing right ends the exporter, see Rule.OnForbidden
 }
 
