@@ -120,7 +120,7 @@ func (s *Server) collectPageData(f *frame, p pageKey) (*pageData, bool) {
 			return nil, false
 		}
 		d.Resource = &f.Resources[i]
-		d.Own = condition.Reports([]condition.Status{d.Resource.Condition, d.Resource.Reread}, d.Now)
+		d.Own = condition.Reports([]condition.Status{d.Resource.Condition, d.Resource.Reread, d.Resource.Listing}, d.Now)
 		v := f.resourceView(*d.Resource)
 		d.ResourceView = &v
 		d.Scope, _, _ = strings.Cut(p.name, ";")

@@ -97,6 +97,12 @@ var (
 		watchStarts, "the resource is not read from the API server", mendServer)
 	ResourceNeverWatched = define("ResourceNeverWatched", Degraded, slog.LevelWarn, "selected by a wildcard alone, and not watched once since the start; will try again",
 		watchStarts, "the resource is left out of the stream", "exclude it in its rule, or "+mendServer)
+	ListAmbiguous = define("ListAmbiguous", Degraded, slog.LevelWarn, "a list has several objects of one name",
+		"each name has one object", "of such objects one appears, and as deleted and added with each change of another",
+		"exclude the resource, or select it at one of the servers that the API server puts together")
+	ListIncomplete = define("ListIncomplete", Degraded, slog.LevelWarn, "a list leaves out members of its objects",
+		"lists have the whole objects", "the first change of an object shows the members that the list left out as added",
+		"mend the server of the resource, or select it with capture: metadata")
 	ResourceUnwatchable = define("ResourceUnwatchable", Degraded, slog.LevelWarn, "selected and served, but it cannot be watched",
 		watchStarts, "nothing comes from it", "remove the name from the rule: its server offers no list, or no watch")
 	WildcardUnmatched = define("WildcardUnmatched", Degraded, slog.LevelWarn, "a wildcard matches nothing that is served",

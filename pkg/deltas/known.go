@@ -101,6 +101,12 @@ func (s *KnownSet) isUnseen(key string) bool {
 	return ok && (s.chosen == nil || s.chosen[key]) && strings.HasPrefix(key, s.prefix) && k.seenInPass != s.listPass && k.decodeKnown(key).UID != ""
 }
 
+// isSeen reports whether an object is known and was seen in the pass.
+func (s *KnownSet) isSeen(key string) bool {
+	k, ok := s.objects[key]
+	return ok && k.seenInPass == s.listPass
+}
+
 // countSeen counts an object as seen that was not.
 func (s *KnownSet) countSeen(key string) {
 	if s.unseen > 0 && s.isUnseen(key) {

@@ -21,8 +21,9 @@ type Scope struct {
 	Namespace string
 	// Selected is set if the API server evaluates a label or field selector. An object can then enter the selection long
 	// after its creation, so the writer of an ADDED event is not necessarily the creator.
-	Selected bool
-	Filtered bool // a filter decides which changes are emitted
+	Selected   bool
+	Identified bool // its objects have UIDs; some aggregated APIs provide none
+	Filtered   bool // a filter decides which changes are emitted
 }
 
 // newControlRecord returns a record about the whole scope.
@@ -235,10 +236,18 @@ func stepChangedBeside(s Scope, snapshot *sinkSnapshot, after event.Known, delta
 }
 
 // handleDeleted handles a DELETED watch event, which carries the final state. In a list it deletes an object that the list
-// had returned or that was known before.
+// had returned or that was known before. Some servers send the name alone, and more than once: that deletes the known object.
 func (s *objectStep) handleDeleted(o *Object) {
 	if s.list == nil && s.isOutdated(o) {
 		return
+	}
+	if nameAlone := o.UID == "" && (s.scope.Identified || o.ResourceVersion == ""); nameAlone && !s.isKnown() {
+		return
+	} else if nameAlone {
+		named := o
+		o = stubFromKnown(s.known, named.ObservedAt)
+		o.ResourceVersion = cmp.Or(named.ResourceVersion, o.ResourceVersion)
+		defer func() { s.changes[len(s.changes)-1].FinalStateUnknown = true }()
 	}
 	var others []event.EmittedVersion
 	if s.list != nil {

@@ -23,15 +23,16 @@ type Event struct {
 // Tracker turns the events and lists of a scope into observations. It is used by one goroutine, except for Stats. No
 // method blocks.
 type Tracker struct {
+	namesakes       []string // keys, see Namesakes
 	scope           Scope
 	selectNamespace func(namespace string) bool
 	now             func() time.Time
 	known           *KnownSet
 	fifo            *cache.DeltaFIFO
-	queued          map[string]struct{} // keys in fifo
-	view            fifoView            // the known objects as DeltaFIFO sees them
-	list            *List               // the list being read; nil while watching
-	beside          *sinkSnapshot       // for one sink, in progress; nil for none
+	queued          map[string]watch.EventType // keys in fifo
+	view            fifoView                   // the known objects as DeltaFIFO sees them
+	list            *List                      // the list being read; nil while watching
+	beside          *sinkSnapshot              // for one sink, in progress; nil for none
 
 	stats counters
 }
@@ -39,7 +40,7 @@ type Tracker struct {
 // NewTracker returns a tracker that takes ownership of the known objects. filter reports whether objects of a namespace are
 // selected; nil selects all. now is the clock.
 func NewTracker(s Scope, known *KnownSet, filter func(namespace string) bool, now func() time.Time) *Tracker {
-	t := &Tracker{scope: s, selectNamespace: filter, now: now, known: known, queued: map[string]struct{}{}}
+	t := &Tracker{scope: s, selectNamespace: filter, now: now, known: known, queued: map[string]watch.EventType{}}
 	quiet := klog.Logger{}
 	t.fifo = cache.NewDeltaFIFOWithOptions(cache.DeltaFIFOOptions{
 		KeyFunction: objectKey, KnownObjects: &t.view, EmitDeltaTypeReplaced: true, Logger: &quiet, Name: s.ID,
@@ -71,7 +72,7 @@ func (t *Tracker) queueWithView(keys []string, object func(string) *Object, do f
 	t.view = fifoView{keys, object}
 	defer func() { t.view = fifoView{} }()
 	for _, key := range keys {
-		t.queued[key] = struct{}{}
+		t.queued[key] = ""
 	}
 	return do()
 }
@@ -98,18 +99,23 @@ func (t *Tracker) ObserveEvents(batch []Event, position string) (event.Observati
 // enqueueEvent adds an event to DeltaFIFO. Other event types are not recorded in t.queued, because drainQueue pops once per
 // recorded key and would block.
 func (t *Tracker) enqueueEvent(e Event) (err error) {
+	t.scope.Identified = t.scope.Identified || e.Object.UID != ""
+	key := e.Object.Key()
 	switch e.Type {
 	case watch.Added:
 		err = t.fifo.Add(e.Object)
 	case watch.Modified:
 		err = t.fifo.Update(e.Object)
 	case watch.Deleted:
+		if e.Object.UID == "" && t.queued[key] == watch.Deleted {
+			return nil // DeltaFIFO would keep the second of two, which says less
+		}
 		err = t.fifo.Delete(e.Object)
 	default:
 		return nil
 	}
 	if err == nil {
-		t.queued[e.Object.Key()] = struct{}{}
+		t.queued[key] = e.Type
 	}
 	return err
 }
@@ -153,7 +159,7 @@ func (t *Tracker) NewObservation(changes ...*event.Change) event.Observation {
 // StartList marks the start of a list: until FinishList, ObserveEvents receives existing objects, in any order. A list that
 // failed is started again; objects that were emitted stay known and are not emitted again.
 func (t *Tracker) StartList(l List) {
-	t.list, t.beside = &l, nil
+	t.list, t.beside, t.namesakes = &l, nil, nil
 	t.known.startListPass()
 }
 
@@ -260,6 +266,9 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 		return err
 	}
 	before := t.known.lookupKey(key)
+	if t.list != nil && !t.list.Beside && t.hasNamesakes(before, ds) {
+		t.namesakes = append(t.namesakes, key)
+	}
 	after, changes := Step(t.scope, t.list, before, ds)
 	changes = t.addToSnapshot(before, after, changes, ds)
 	o.Changes = append(o.Changes, changes...)
@@ -279,6 +288,30 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 	}
 	return nil
 }
+
+// hasNamesakes reports whether a list has several objects of one name.
+func (t *Tracker) hasNamesakes(known event.Known, ds cache.Deltas) bool {
+	uid := ""
+	if t.known.isSeen(known.Key) {
+		uid = known.UID
+	}
+	for _, d := range ds {
+		o, ok := d.Object.(*Object)
+		if ok && uid != "" && o.UID != uid {
+			return len(t.namesakes) < maxNamesakes
+		}
+		if ok {
+			uid = o.UID
+		}
+	}
+	return false
+}
+
+// maxNamesakes bounds the names that Namesakes returns.
+const maxNamesakes = 10
+
+// Namesakes returns some names that the last list had several objects of.
+func (t *Tracker) Namesakes() []string { return t.namesakes }
 
 // stubFromKnown returns an object without a body for a known identity.
 func stubFromKnown(k event.Known, observedAt time.Time) *Object {

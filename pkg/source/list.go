@@ -2,8 +2,12 @@ package source
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // lister reads all objects of a scope and emits the differences from the known objects: on the first start, after history or
@@ -23,7 +28,8 @@ type lister struct {
 	reader reader
 	batch  apiserver.Batch // visited and not emitted yet
 	listed func(began time.Time, objects int)
-	read   int // objects of the current attempt
+	read   int            // objects of the current attempt
+	sample *deltas.Object // one of them
 }
 
 func newLister(f *follower, slots chan struct{}) *lister {
@@ -55,8 +61,36 @@ func (l *lister) listUntilComplete(ctx context.Context) error {
 	if err == nil {
 		l.health.synced.Store(true)
 		l.listed(began, l.read)
+		l.health.listing.Update(l.problemOfList(ctx))
 	}
 	return err
+}
+
+// problemOfList returns what is wrong with what the server lists. Servers beside kube-apiserver may list parts of objects,
+// or objects of several clusters. Without the right to get an object, its parts are not compared.
+func (l *lister) problemOfList(ctx context.Context) condition.Problem {
+	sample := l.sample
+	l.sample = nil
+	if names := l.out.tracker.Load().Namesakes(); len(names) > 0 {
+		return condition.Problem{Code: condition.ListAmbiguous, Cause: "there are several objects of the names " + strings.Join(names, ", ")}
+	}
+	if sample == nil || l.out.scope.MetadataOnly || selection.IsBuiltin(l.out.scope.Resource) {
+		return condition.Problem{}
+	}
+	whole, err := l.api.endpoint.Load().Get(ctx, sample.Namespace, sample.Name)
+	if err != nil || whole.ResourceVersion != sample.ResourceVersion {
+		return condition.Problem{}
+	}
+	var listed, got map[string]json.RawMessage
+	if json.Unmarshal(sample.Raw, &listed) != nil || json.Unmarshal(whole.Raw, &got) != nil {
+		return condition.Problem{}
+	}
+	maps.DeleteFunc(got, func(member string, _ json.RawMessage) bool { _, has := listed[member]; return has })
+	if len(got) == 0 {
+		return condition.Problem{}
+	}
+	members := strings.Join(slices.Sorted(maps.Keys(got)), ", ")
+	return condition.Problem{Code: condition.ListIncomplete, Cause: "an object has more than its list: " + members}
 }
 
 // finish emits what follows a list that is complete.
@@ -71,7 +105,7 @@ func (l *lister) finish(ctx context.Context, position, aheadUpTo string) error {
 
 // begin implements [visitor].
 func (l *lister) begin(position string) error {
-	l.batch, l.read = apiserver.Batch{}, 0
+	l.batch, l.read, l.sample = apiserver.Batch{}, 0, nil
 	l.out.beginList(position)
 	l.health.recordProblem(condition.Problem{Code: condition.ResourceSyncing, Cause: "reading all objects"})
 	return nil
@@ -79,7 +113,7 @@ func (l *lister) begin(position string) error {
 
 // visit implements [visitor].
 func (l *lister) visit(ctx context.Context, o *deltas.Object) error {
-	l.read++
+	l.read, l.sample = l.read+1, o
 	if l.batch.Add(deltas.Event{Type: watch.Added, Object: o}, len(o.Raw)); l.batch.Full() {
 		return l.emitBatch(ctx)
 	}

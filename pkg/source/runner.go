@@ -79,6 +79,7 @@ func (s *runnerSet) removeRunners(chosen func(name string, r *runner) bool) {
 		for _, f := range r.followers {
 			s.env.states.set.Remove(f.scope.ID)
 			s.env.states.set.Remove(rereadName(f.scope.ID))
+			s.env.states.set.Remove(listingName(f.scope.ID))
 			s.env.states.set.Remove(snapshotName(f.scope.ID))
 		}
 		return true

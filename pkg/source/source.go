@@ -129,7 +129,7 @@ func (s *Source) Conditions() []condition.Status {
 	}
 	all := append([]condition.Status{discovery, s.credentials.Status(), s.identity.condition.Status()}, s.namespaces.conditions.Statuses()...)
 	for _, scope := range scopes {
-		all = append(all, scope.Condition, scope.Reread, scope.Snapshot)
+		all = append(all, scope.Condition, scope.Reread, scope.Listing, scope.Snapshot)
 	}
 	return all
 }

@@ -41,6 +41,7 @@ type Status struct {
 	State     State
 	Condition condition.Status // why the state is not live
 	Reread    condition.Status // why objects cannot be read beside the watch, for a resync or for missing states
+	Listing   condition.Status // what is wrong with what its server lists
 	Snapshot  condition.Status // while a sink waits for the objects that exist
 	Ways      string           // what its server can do, as far as it was asked, see [apiserver.Ways]
 	Synced    bool             // a list of the scope was completed, by this process or an earlier one
@@ -157,6 +158,7 @@ type health struct {
 	scope     selection.Scope
 	condition *condition.Condition
 	reread    *condition.Condition // of the readings beside the watch
+	listing   *condition.Condition // of what the server lists
 	snapshot  *condition.Condition // of snapshots for single sinks
 
 	synced atomic.Bool // see Status
@@ -177,12 +179,16 @@ func newHealth(states *stateReporter, of selection.Scope) *health {
 	return &health{
 		states: states, scope: of, condition: states.set.Add(scope, condition.Problem{Code: condition.ResourceSyncing}),
 		reread:   states.set.Add(rereadName(scope), condition.Problem{}),
+		listing:  states.set.Add(listingName(scope), condition.Problem{}),
 		snapshot: states.set.Add(snapshotName(scope), condition.Problem{}), counters: Status{Scope: scope},
 	}
 }
 
 // rereadName is the name of the condition of a scope's readings beside the watch.
 func rereadName(scope string) string { return scope + " (beside the watch)" }
+
+// listingName is the name of the condition of what the server of a scope lists.
+func listingName(scope string) string { return scope + " (its lists)" }
 
 // snapshotName is the name of the condition of a scope's snapshots for single sinks.
 func snapshotName(scope string) string { return scope + " (for one sink)" }
@@ -274,7 +280,7 @@ func (h *health) status() Status {
 	defer h.mu.Unlock()
 	s := h.counters
 	s.State, s.Condition, s.Reread, s.Synced = states[c.Code], c, h.reread.Status(), h.synced.Load()
-	s.Snapshot = h.snapshot.Status()
+	s.Listing, s.Snapshot = h.listing.Status(), h.snapshot.Status()
 	return s
 }
 
