@@ -24,8 +24,16 @@ import (
 
 const webConfigMaps = "resources: [{select: [configmaps], namespaces: {include: [web]}}]\n"
 
-// TestRewrittenTokenFileIsReloaded is how a Pod gets new tokens of its service account. The file is read again
-// after a minute, so the test takes that long.
+// TestReplacedKubeconfigIsReadAgain has the token in the kubeconfig itself.
+func TestReplacedKubeconfigIsReadAgain(t *testing.T) {
+	l := newTokens(t)
+	l.rotate(func(generation int) {
+		l.user = &api.AuthInfo{Token: l.token(generation)}
+		l.connect()
+	}, l.revoke)
+}
+
+// TestRewrittenTokenFileIsReloaded is how a Pod gets new tokens of its service account.
 func TestRewrittenTokenFileIsReloaded(t *testing.T) {
 	l := newTokens(t)
 	file := filepath.Join(l.dir, "token")
