@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -19,6 +20,9 @@ func restConfig(c config.Cluster) (*rest.Config, error) {
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		return nil, fmt.Errorf("no cluster to watch: set cluster.kubeconfig or $KUBECONFIG, or run inside a Pod with a service account")
+	}
+	if err != nil && strings.HasPrefix(err.Error(), "error loading config file") { // it may quote the file
+		return nil, fmt.Errorf("the kubeconfig (%s) cannot be read as one", strings.Join(rules.GetLoadingPrecedence(), ", "))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"log/slog"
@@ -26,6 +27,7 @@ func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) e
 	secrets, level := newMask(slices.Concat(cfg.Secrets(), telemetry.Secrets())), &slog.LevelVar{}
 	log := newLogger(cfg.Log, level, secrets, w)
 	logWarnings(log, cfg)
+	defer logStandardError(log)()
 	ctx, stop := contextUntilSignal(ctx, log, signalEchoWindow)
 	defer stop()
 	a := newApp(version, secrets, log, level)
@@ -38,6 +40,32 @@ func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) e
 func logWarnings(log *slog.Logger, cfg *config.Config) {
 	for _, warning := range cfg.Warnings {
 		log.Warn("the configuration is suspicious", "at", warning.String())
+	}
+}
+
+// logStandardError logs what something else writes to the standard error, such as a program that gives the credentials for
+// the API server, so that the log has one form. restore ends that.
+func logStandardError(log *slog.Logger) (restore func()) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return func() {}
+	}
+	before, done := os.Stderr, make(chan struct{})
+	os.Stderr = w
+	go func() {
+		defer close(done)
+		lines := bufio.NewScanner(r)
+		for lines.Scan() {
+			log.Warn("another program, or a library, has written to the standard error", "text", lines.Text())
+		}
+		_, _ = io.Copy(io.Discard, r) // after a line that is too long
+	}()
+	return func() {
+		os.Stderr = before
+		_ = w.Close()
+		_ = r.SetReadDeadline(time.Now().Add(time.Second)) // a program may still have it open
+		<-done
+		_ = r.Close()
 	}
 }
 

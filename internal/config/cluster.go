@@ -124,6 +124,10 @@ func validateContextEntries(rep *reporter, at, name string, context *api.Context
 	case user == nil && context.AuthInfo != "":
 		report("its user " + strconv.Quote(context.AuthInfo) + " does not exist")
 	case user != nil:
+		if user.AuthProvider != nil {
+			report("its user has auth-provider " + strconv.Quote(user.AuthProvider.Name) + ", which Kubernetes no longer has: replace it by exec, " +
+				"as gke-gcloud-auth-plugin (for gcp) and kubelogin (for azure and oidc) do")
+		}
 		files = append(files, user.ClientCertificate, user.ClientKey, user.TokenFile)
 	}
 	for _, file := range files {

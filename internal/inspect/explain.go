@@ -8,6 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -43,6 +44,7 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 	if err := fillAccess(ctx, client, scopes); err != nil {
 		return nil, err
 	}
+	fillWays(ctx, client, scopes)
 	if err := countPaths(ctx, client, r, cfg); err != nil {
 		return nil, err
 	}
@@ -92,6 +94,22 @@ func fillAccess(ctx context.Context, client *apiserver.Client, scopes []*scopeRe
 		scopes[i].List, scopes[i].Watch, scopes[i].Reason = a.list, a.watch, a.reason
 	}
 	return nil
+}
+
+// fillWays asks the server of every scope that is not known to be forbidden what it can do.
+func fillWays(ctx context.Context, client *apiserver.Client, scopes []*scopeReport) {
+	inParallel(len(scopes), func(i int) {
+		s := scopes[i]
+		if s.List == denied || s.Watch == denied {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, apiserver.SlowAfter)
+		defer cancel()
+		ways, err := source.AskWays(ctx, client, s.scope)
+		if s.Reads = ways; err != nil {
+			s.Unfollowed = apiserver.Reason(err)
+		}
+	})
 }
 
 // fillMeasurements measures every scope that is not known to be forbidden.

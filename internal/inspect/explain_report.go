@@ -57,12 +57,14 @@ type resourceReport struct {
 }
 
 type scopeReport struct {
-	ID        string         `json:"id"`
-	Namespace string         `json:"namespace,omitempty"` // the one watched; absent where it is all
-	List      permission     `json:"list"`
-	Watch     permission     `json:"watch"`
-	Reason    string         `json:"reason,omitempty"` // why a verb is not allowed
-	Measured  *measureReport `json:"measured,omitempty"`
+	ID         string         `json:"id"`
+	Namespace  string         `json:"namespace,omitempty"` // the one watched; absent where it is all
+	List       permission     `json:"list"`
+	Watch      permission     `json:"watch"`
+	Reason     string         `json:"reason,omitempty"`     // why a verb is not allowed
+	Reads      string         `json:"reads,omitempty"`      // the ways to read that its server has, and those that it lacks
+	Unfollowed string         `json:"unfollowed,omitempty"` // why it cannot be listed and watched
+	Measured   *measureReport `json:"measured,omitempty"`
 
 	scope selection.Scope
 }

@@ -24,6 +24,10 @@ func (r *Report) WriteText(w io.Writer) error {
 	for _, rule := range r.Rules {
 		fmt.Fprintf(&b, "\n%s selects %s%s\n", rule.Path, strings.Join(rule.Select, ", "), rule.limitsText())
 		r.writeResources(&b, rule.Resources)
+		writeNames(&b, "allowed, and cannot be followed", rule.scopeNotes(func(s *scopeReport) string { return s.Unfollowed }))
+		writeNames(&b, "read in another way, because the server lacks one", rule.scopeNotes(func(s *scopeReport) string {
+			return strings.Join(slices.DeleteFunc(strings.Split(s.Reads, ", "), func(way string) bool { return !strings.HasPrefix(way, "no ") }), ", ")
+		}))
 		writeNames(&b, "selected and not served", rule.Unserved)
 		writeNames(&b, "left alone", rule.Left)
 		writePaths(&b, rule.Paths)
@@ -35,6 +39,18 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// scopeNotes returns the scopes of which there is something to note.
+func (r ruleReport) scopeNotes(of func(*scopeReport) string) (notes []nameReport) {
+	for _, resource := range r.Resources {
+		for _, s := range resource.Scopes {
+			if note := of(s); note != "" {
+				notes = append(notes, nameReport{resource.SelectedBy, s.ID, note})
+			}
+		}
+	}
+	return notes
 }
 
 // limitsText describes the limits of the rule.

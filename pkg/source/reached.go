@@ -34,7 +34,7 @@ func (c *positionCheck) checkReached(ctx context.Context, s *apiserver.Slot, pos
 	ways := c.api.endpoint.Load().Ways
 	var refusal error
 	if ways.Has(apiserver.StreamedList) {
-		if refusal = c.queryReached(ctx, s, position); refusal == nil || ctx.Err() != nil {
+		if refusal = queryReached(ctx, c.api.endpoint.Load(), s, position); refusal == nil || ctx.Err() != nil {
 			return refusal
 		}
 	}
@@ -53,10 +53,9 @@ func (c *positionCheck) checkReached(ctx context.Context, s *apiserver.Slot, pos
 
 var errNoStream = errors.New("it ends the stream early, or leaves out its bookmark")
 
-func (c *positionCheck) queryReached(ctx context.Context, s *apiserver.Slot, position string) error {
+func queryReached(ctx context.Context, e *apiserver.Endpoint, s *apiserver.Slot, position string) error {
 	ctx, cancel := context.WithTimeout(ctx, reachedQueryTimeout+2*time.Second)
 	defer cancel()
-	e := c.api.endpoint.Load()
 	yes, seconds := true, int64(reachedQueryTimeout/time.Second)
 	w, err := e.Watch(ctx, s, metav1.ListOptions{
 		ResourceVersion: position, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
@@ -78,6 +77,30 @@ func (c *positionCheck) queryReached(ctx context.Context, s *apiserver.Slot, pos
 			return checkNotBefore(b.Position, position)
 		}
 	}
+}
+
+// AskWays asks the server of a scope what it can do, see [apiserver.Ways]. The error is why the scope cannot be followed.
+func AskWays(ctx context.Context, client *apiserver.Client, scope selection.Scope) (ways string, err error) {
+	e, err := client.Endpoint(scope)
+	if err != nil {
+		return "", err
+	}
+	newest, err := e.Newest(ctx)
+	if err == nil {
+		err = checkWatchable(newest)
+	}
+	if err != nil {
+		return e.Ways.String(), err
+	}
+	if refusal := queryReached(ctx, e, nil, newest); refusal != nil {
+		e.Ways.Learn(apiserver.StreamedList, refusal)
+	}
+	c, err := e.Watch(ctx, nil, metav1.ListOptions{ResourceVersion: newest})
+	if err != nil {
+		return e.Ways.String(), fmt.Errorf("%w: %w", errUnwatchable, err)
+	}
+	c.Stop()
+	return e.Ways.String(), nil
 }
 
 // noObjectSelector returns a field selector that matches as little as the program's rights allow: the name of no object, or,

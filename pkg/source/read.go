@@ -259,11 +259,16 @@ func (a *attempt) awaitAdmission(ctx context.Context) error {
 
 // checkPosition rejects a list without a version to watch from: it would be read again and again.
 func (a *attempt) checkPosition(position string) error {
-	switch {
-	case !apiserver.IsPosition(position):
-		return fmt.Errorf("the API server lists objects at a resourceVersion (%q) that cannot be watched from", position)
-	case a.at != "" && position != a.at:
+	if a.at != "" && position != a.at {
 		return errNotExact
+	}
+	return checkWatchable(position)
+}
+
+// checkWatchable rejects the version of a list that no watch can begin at.
+func checkWatchable(position string) error {
+	if !apiserver.IsPosition(position) {
+		return fmt.Errorf("the API server lists objects at a resourceVersion (%q) that cannot be watched from", position)
 	}
 	return nil
 }

@@ -198,13 +198,20 @@ func (e *Endpoint) Newest(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
 	ignore := func(*deltas.Object) error { return nil }
+	var refusal error
 	if e.Ways.Has(Pages) {
 		meta, err := e.List(ctx, nil, metav1.ListOptions{Limit: 1}, nil, ignore)
-		if !IsRefusal(err) {
+		if refusal = err; !IsRefusal(err) {
+			if meta.Continue != "" {
+				e.Ways.Learn(Pages, nil)
+			}
 			return meta.ResourceVersion, err
 		}
 	}
 	meta, err := e.List(ctx, nil, metav1.ListOptions{}, nil, ignore)
+	if err == nil && refusal != nil {
+		e.Ways.Learn(Pages, refusal)
+	}
 	return meta.ResourceVersion, err
 }
 
