@@ -42,7 +42,7 @@ const (
 	here       = "on (job, instance)"
 	faulty     = `max by (job, instance) (kubecdc_condition` // one series an exporter, which lasts while the code changes
 	apiAway    = `(` + unasked + ` or ` + allAway + `)`
-	unasked    = faulty + `{code=~"DiscoveryPending|APIServerUnreachable",component="discovery"}) > 0`
+	unasked    = faulty + `{code=~"DiscoveryPending|APIServerUnreachable|CredentialsRefused|CertificateRefused",component="discovery"}) > 0`
 	allAway    = `(sum by (job, instance) (kubecdc_resource_state{state="unreachable"}) > 0 and ` + here + ` (sum by (job, instance) (kubecdc_resource_state{state=~"live|syncing|stale"}) == 0))`
 	down       = `kubecdc_sink_ready == 0`
 	thisSink   = "on (job, instance, sink)"
@@ -115,7 +115,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcAPIServerUnreachable", Expr: apiAway, For: "3m", Severity: Critical,
 		Summary: "The API server does not answer {{ $labels.instance }}",
-		Codes:   []condition.Code{condition.APIServerUnreachable, condition.DiscoveryPending},
+		Codes:   []condition.Code{condition.APIServerUnreachable, condition.DiscoveryPending, condition.CredentialsRefused, condition.CertificateRefused},
 		Meaning: "Since the start it is not known what the API server serves, or every selected resource is unreachable. Nothing new " +
 			"is seen; history that the API server drops meanwhile becomes a `gap` record.",
 		Look: []string{readyz + "; it names the server", "the API server, the network, the account's token and the certificates"},
@@ -332,11 +332,14 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcResourceNotServed", Expr: `kubecdc_resource_state{state="waiting"} == 1 unless ` + here + ` ` + protected, For: "1h", Severity: Info,
 		Summary: "Nothing serves {{ $labels.resource }}",
-		Codes:   []condition.Code{condition.ResourceNotServed},
-		Meaning: "The configuration names a resource that the API server does not serve: a CustomResourceDefinition that is not " +
-			"installed, or a wrong name. It is watched as soon as it is served.",
+		Codes: []condition.Code{
+			condition.ResourceNotServed, condition.ResourceNeverWatched, condition.ResourceUnwatchable, condition.WildcardUnmatched, condition.GroupUnanswered,
+		},
+		Meaning: "The configuration selects something that the API server does not serve, or that cannot be watched: a " +
+			"CustomResourceDefinition that is not installed, a wrong name, a server behind the API server that is down or offers no watch. " +
+			"It is watched as soon as that works.",
 		Look:   []string{"`kubectl api-resources`, `exporter explain --config FILE`"},
-		Do:     []string{"install the definition, or correct the name"},
+		Do:     []string{"install the definition, correct the name, mend the server, or exclude the resource"},
 		Series: map[string]string{`kubecdc_resource_state{job="k",instance="i",resource="widgets.example.com",state="waiting"}`: "1x90"},
 	},
 	{

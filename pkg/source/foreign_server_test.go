@@ -13,7 +13,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// startWithThings starts a source of a type of another server, which lists these items, has this object, and sends the events.
+// startWithThings starts a source of a type of another server, which lists these items, has this object, and sends the
+// events.
 func startWithThings(t *testing.T, f *fakeAPI, st *store, items []string, object string, events chan string) (*Source, func()) {
 	f.groups = []apidiscovery.APIGroupDiscovery{groupOf("example.com", "v1", "things")}
 	s, _, stop := startSource(t, f, st, func(c *Config) {

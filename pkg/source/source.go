@@ -118,8 +118,8 @@ func (s *Source) Identity() string { return s.identity.knownUID() }
 // Cluster is the cluster name in changes; empty until it is known.
 func (s *Source) Cluster() string { return s.identity.clusterName() }
 
-// Conditions returns what is wrong, and what is not: the status of the discovery, of the credentials, of the cluster's identity, of each
-// namespace that rules name literally, and of each scope, in that order.
+// Conditions returns what is wrong, and what is not: the status of the discovery, of the credentials, of the cluster's
+// identity, of each namespace that rules name literally, and of each scope, in that order.
 func (s *Source) Conditions() []condition.Status {
 	scopes := s.Status()
 	discovery := s.discovery.Status()

@@ -24,7 +24,7 @@ const (
 	Stale       State = "stale"       // an open watch is silent; it is reopened from its position
 	Forbidden   State = "forbidden"   // the API server does not allow list or watch
 	Unreachable State = "unreachable" // the API server does not answer, or answers with errors
-	Waiting     State = "waiting"     // the resource is not served yet, or not to be emitted yet
+	Waiting     State = "waiting"     // the resource is not served yet, could not be watched yet, or not to be emitted yet
 	Paused      State = "paused"      // a signal has paused the rule; it is watched from its position afterwards
 	Gone        State = "gone"        // the resource is no longer served; its objects are being emitted as deleted
 )
@@ -65,21 +65,18 @@ var states = map[condition.Code]State{
 	"": Live, condition.ResourceSyncing: Syncing, condition.ResourceListing: Syncing, condition.ResourceSilent: Stale,
 	condition.ResourceGone: Gone, condition.ResourceForbidden: Forbidden, condition.ResourceNotServed: Waiting, condition.RedactionHeld: Waiting,
 	condition.RulePaused:           Paused,
-	condition.APIServerUnreachable: Unreachable, condition.ResourceFailing: Unreachable, condition.ResourceNeverWatched: Unreachable,
+	condition.APIServerUnreachable: Unreachable, condition.ResourceFailing: Unreachable, condition.ResourceNeverWatched: Waiting,
 	condition.CredentialsRefused: Unreachable, condition.CertificateRefused: Unreachable,
 }
 
 // selectionStatus returns what is wrong with the selection as a whole, once the API server was asked what it serves: nothing
 // of it can be watched.
 func selectionStatus(scopes []Status) condition.Status {
-	forbidden, failing, since := 0, 0, time.Time{}
+	forbidden, since := 0, time.Time{}
 	for _, s := range scopes {
-		switch {
-		case s.State == Forbidden:
+		if s.State == Forbidden {
 			forbidden++
-		case s.Condition.Code == condition.ResourceNeverWatched:
-			failing++
-		case s.State != Waiting:
+		} else if s.State != Waiting {
 			return condition.Status{Component: "discovery"}
 		}
 		if s.Condition.Since.After(since) {
@@ -88,10 +85,7 @@ func selectionStatus(scopes []Status) condition.Status {
 	}
 	cause := "the rules select nothing that the API server serves"
 	if len(scopes) > 0 {
-		cause = fmt.Sprintf("of %d selected resources %d are forbidden and %d not served", len(scopes), forbidden, len(scopes)-forbidden-failing)
-		if failing > 0 {
-			cause += fmt.Sprintf("; %d fail", failing)
-		}
+		cause = fmt.Sprintf("of %d selected resources %d are forbidden and %d not served, or not watched once", len(scopes), forbidden, len(scopes)-forbidden)
 	}
 	status := condition.NewStatus("discovery", condition.Problem{Code: condition.NothingWatched, Cause: cause})
 	status.Since = since
