@@ -20,11 +20,11 @@ func startWithThings(t *testing.T, f *fakeAPI, st *store, items []string, object
 	s, _, stop := startSource(t, f, st, func(c *Config) {
 		c.Rules = []selection.Rule{{Select: []string{"things.example.com"}}}
 		connectTo(t, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			switch _, name, _ := strings.Cut(r.URL.Path, "/things"); {
+			switch {
 			case !strings.Contains(r.URL.Path, "/things"):
 				f.ServeHTTP(w, r)
-			case name != "":
-				fmt.Fprint(w, object)
+			case r.URL.Query().Get("watch") != "" && r.URL.Query().Get("resourceVersion") == "0":
+				fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", object)
 			case asksForStream(r):
 				refuseWith(501)(w, r)
 			case r.URL.Query().Get("watch") == "":

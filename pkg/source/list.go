@@ -11,6 +11,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -67,7 +68,7 @@ func (l *lister) listUntilComplete(ctx context.Context) error {
 }
 
 // problemOfList returns what is wrong with what the server lists. Servers beside kube-apiserver may list parts of objects,
-// or objects of several clusters. Without the right to get an object, its parts are not compared.
+// or objects of several clusters. An object is compared with the one that a watch from the beginning has.
 func (l *lister) problemOfList(ctx context.Context) condition.Problem {
 	sample := l.sample
 	l.sample = nil
@@ -77,12 +78,8 @@ func (l *lister) problemOfList(ctx context.Context) condition.Problem {
 	if sample == nil || l.out.scope.MetadataOnly || selection.IsBuiltin(l.out.scope.Resource) {
 		return condition.Problem{}
 	}
-	whole, err := l.api.endpoint.Load().Get(ctx, sample.Namespace, sample.Name)
-	if err != nil || whole.ResourceVersion != sample.ResourceVersion {
-		return condition.Problem{}
-	}
 	var listed, got map[string]json.RawMessage
-	if json.Unmarshal(sample.Raw, &listed) != nil || json.Unmarshal(whole.Raw, &got) != nil {
+	if json.Unmarshal(sample.Raw, &listed) != nil || json.Unmarshal(l.watched(ctx, sample), &got) != nil {
 		return condition.Problem{}
 	}
 	maps.DeleteFunc(got, func(member string, _ json.RawMessage) bool { _, has := listed[member]; return has })
@@ -91,6 +88,30 @@ func (l *lister) problemOfList(ctx context.Context) condition.Problem {
 	}
 	members := strings.Join(slices.Sorted(maps.Keys(got)), ", ")
 	return condition.Problem{Code: condition.ListIncomplete, Cause: "an object has more than its list: " + members}
+}
+
+// watched returns what a watch has of a listed object in that version; nil if it has not sent it within a second.
+func (l *lister) watched(ctx context.Context, listed *deltas.Object) []byte {
+	ctx, cancel := context.WithTimeout(ctx, steadyAfter)
+	defer cancel()
+	c, err := l.api.endpoint.Load().Watch(ctx, nil, metav1.ListOptions{
+		ResourceVersion: anyPosition, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, listed.Name).String(),
+	})
+	if err != nil {
+		return nil
+	}
+	defer c.Stop()
+	for {
+		b, err := c.Next(ctx, steadyAfter)
+		if err != nil {
+			return nil
+		}
+		for _, e := range b.Events {
+			if e.Object.UID == listed.UID && e.Object.ResourceVersion == listed.ResourceVersion {
+				return e.Object.Raw
+			}
+		}
+	}
 }
 
 // finish emits what follows a list that is complete.

@@ -183,16 +183,6 @@ func (e *Endpoint) ReadAt(ctx context.Context, namespace, name, at string) (foun
 	return found, err
 }
 
-// Get returns an object of the scope. It tries once.
-func (e *Endpoint) Get(ctx context.Context, namespace, name string) (*deltas.Object, error) {
-	body, err := e.client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(e.Scope.Resource.Resource).Name(name).
-		MaxRetries(0).Timeout(SlowAfter).Do(ctx).Raw()
-	if err != nil {
-		return nil, err
-	}
-	return e.decoder.Object(body)
-}
-
 // Newest returns etcd's current resourceVersion, by a LIST of one object, or of everything where there are no pages.
 func (e *Endpoint) Newest(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
