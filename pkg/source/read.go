@@ -39,8 +39,8 @@ var errSamePage = errors.New("the API server repeats the first page of a list")
 // It reads pages. A page that is interrupted is requested again by its continue token. If the token has expired, the one
 // in the error continues after the same object (KEP-365). If that does not work either, the pages are read again, and if
 // tokens keep expiring, or the server refuses pages, everything is read in one list. Later parts of a reading may therefore
-// be newer than its first page. A watch from the version of the first page delivers what happened in between, and deltas.Step
-// ignores versions that are older than what is known.
+// be newer than its first page. A watch from the version of the first page delivers what happened in between, and
+// deltas.Step ignores versions that are older than what is known.
 type reader struct {
 	api  *scopeClient
 	slot *apiserver.Slot // bounds how many scopes read at once
