@@ -2,6 +2,7 @@ package neighbour
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -16,7 +17,7 @@ import (
 var Things = schema.GroupVersionResource{Group: "aggregated.kubecdc.io", Version: "v1", Resource: "things"}
 
 // Aggregated is an aggregated API server of one resource, such as they are: it lists and watches from memory, and knows
-// neither streaming lists nor bookmarks.
+// neither streaming lists, to which it answers with 500, nor bookmarks.
 type Aggregated struct {
 	*Server
 
@@ -78,7 +79,7 @@ func (a *Aggregated) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path != root+"/"+Things.Resource:
 		refuse(w, apierrors.NewNotFound(Things.GroupResource(), ""))
 	case r.URL.Query().Has("sendInitialEvents"):
-		refuse(w, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil))
+		refuse(w, apierrors.NewInternalError(errors.New("not supported")))
 	case r.URL.Query().Has("watch"):
 		a.watch(w, r)
 	default:
