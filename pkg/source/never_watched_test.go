@@ -154,3 +154,19 @@ func TestWhatAWildcardCannotTellIsNamed(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusedCredentialsAreNamed: they are no fault of one type, also under a wildcard, and history is lost meanwhile.
+func TestRefusedCredentialsAreNamed(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
+		s, _, stop := startSource(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
+		defer stop()
+		awaitState(t, st, s, Live)
+		f.breakStreams(slices.Repeat([]http.HandlerFunc{refuseWith(http.StatusUnauthorized)}, 100)...)
+		awaitState(t, st, s, Unreachable)
+		if c := s.Status()[0].Condition; c.Code != condition.CredentialsRefused || c.Deadline.IsZero() || s.Ready() {
+			t.Errorf("%+v", c)
+		}
+		f.update(func() { f.faults = nil })
+		awaitState(t, st, s, Live)
+	})
+}

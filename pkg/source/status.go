@@ -209,7 +209,8 @@ func (h *health) recordProblem(p condition.Problem) {
 	switch p.Code {
 	case condition.APIServerUnreachable:
 		p.Effect, p.LosesHistory = condition.ResourceFailing.Kind().Effect, h.synced.Load()
-	case condition.ResourceFailing, condition.ResourceSilent, condition.RedactionHeld, condition.RulePaused:
+	case condition.ResourceFailing, condition.ResourceSilent, condition.RedactionHeld, condition.RulePaused,
+		condition.CredentialsRefused, condition.CertificateRefused:
 		p.LosesHistory = h.synced.Load()
 	case condition.ResourceSyncing:
 		if h.synced.Load() {
