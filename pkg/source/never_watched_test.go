@@ -87,7 +87,7 @@ func TestAWildcardIsReadyBesideTypesThatNeverWorked(t *testing.T) {
 	})
 }
 
-// TestANamedTypeThatNeverWorkedIsNotReady: somebody waits for it.
+// TestANamedTypeThatNeverWorkedIsNotReady: its name stands in a rule.
 func TestANamedTypeThatNeverWorkedIsNotReady(t *testing.T) {
 	for name := range brokenTypes(nil) {
 		t.Run(name, func(t *testing.T) {

@@ -137,7 +137,7 @@ type connector struct {
 
 // RoundTrip sends a request, and once more if the credentials were refused and the files, or the program, may have others.
 func (c *connector) RoundTrip(r *http.Request) (*http.Response, error) {
-	_ = c.look(LookInterval) // the reason is for those who ask for it
+	_ = c.look(LookInterval) // the reason is that of Refresh
 	used := c.current.Load()
 	answer, err := c.send(used, r)
 	if !refusesCredentials(answer, err) {
