@@ -66,6 +66,7 @@ var lasting = []condition.Code{
 	condition.CredentialsUnread, condition.ListAmbiguous, condition.ListIncomplete, condition.SnapshotPending, condition.ResourceGone,
 	condition.NamespaceUnknown,
 	condition.TypesUnwatched, condition.TypesSilent, condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
+	condition.SinkCompressionRefused,
 	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose, condition.PortFlooded, condition.TelemetryUnsent,
 	condition.SignalsUnreceived,
 }

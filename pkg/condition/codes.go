@@ -162,7 +162,7 @@ var (
 	SinkUnreachable = define("SinkUnreachable", NotReady, slog.LevelWarn, "the destination cannot be reached",
 		sinkDelivers, noneLate, "start the destination, or correct its address in the sink's configuration; check the network and TLS")
 	SinkTimeout = define("SinkTimeout", NotReady, slog.LevelWarn, "the destination does not answer in time",
-		sinkDelivers, noneLate, "look at the destination's log and load; it accepts connections, but sends no answer")
+		sinkDelivers, noneLate, "it accepts connections, but sends no answer: check its load, a proxy before it, and that the port is the right one; raise the sink's timeout if it is only slow")
 	SinkUnauthorized = define("SinkUnauthorized", NotReady, slog.LevelWarn, "the destination refuses the credentials or lacks a right",
 		sinkDelivers, noneLate, "correct the credentials in the sink's configuration, or grant the right that the cause names")
 	SinkCertificate = define("SinkCertificate", NotReady, slog.LevelWarn, "a certificate is not accepted, so there is no TLS connection",
@@ -178,7 +178,7 @@ var (
 	SinkRejectsAll = define("SinkRejectsAll", NotReady, slog.LevelWarn, "the destination rejects every change",
 		sinkDelivers, noneLate, "check that this is the right destination, then exporter deadletter retry; if it means it: delivery.rejections.suspect: 0s")
 	SinkFailing = define("SinkFailing", NotReady, slog.LevelWarn, "the destination fails",
-		sinkDelivers, noneLate, "look at the destination's log for the error in the cause; it is tried again with back-off")
+		sinkDelivers, noneLate, "if the cause names a setting, a limit or a right, correct that; anything else is tried again with back-off")
 	SinkDefect = define("SinkDefect", NotReady, slog.LevelError, "the sink violates its contract",
 		sinkDelivers, noneLate, "report this defect, with the log")
 	SinkPaused = define("SinkPaused", Degraded, slog.LevelWarn, "the sink is paused by a signal",
@@ -197,6 +197,8 @@ var (
 		"exporter verify --repair, or exporter signal snapshot for the sink; a larger journal.keep would have kept them; the next restart ends this")
 	SinkClockRefused = define("SinkClockRefused", Degraded, slog.LevelWarn, "brokers reject the timestamps of records; records are sent without one",
 		"brokers accept the timestamps of records", "records have the brokers' time", "synchronize the clocks of the exporter and the brokers")
+	SinkCompressionRefused = define("SinkCompressionRefused", Degraded, slog.LevelWarn, "brokers refuse the compression that is used by default; another one is used",
+		"", "batches are larger, or cost more to compress", "set kafka.compression to the one that the cause names")
 	ProgressUnstored = define("ProgressUnstored", NotReady, slog.LevelError, "progress cannot be stored",
 		sinkDelivers, "delivery continues and is repeated from the stored position after a restart", "look at the disk of the journal")
 	DeadLettersKept = define("DeadLettersKept", Degraded, slog.LevelWarn, "changes were permanently rejected and are kept as dead letters",

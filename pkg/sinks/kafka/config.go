@@ -39,7 +39,8 @@ type Config struct {
 	// without producer IDs: one batch at a time, and a lost answer or a crash may repeat the last batch of a partition; a slow
 	// broker may write the copy late.
 	Idempotence *bool `mapstructure:"idempotence"`
-	// Compression of record batches: zstd (default, fastest level), lz4, snappy, gzip or none.
+	// Compression of record batches: zstd (fastest level), lz4, snappy, gzip or none. Default: zstd, and where a broker refuses
+	// that, lz4, gzip or none, in this order.
 	Compression string `mapstructure:"compression"`
 	// Tombstones writes a record without a value after each delete in the format debezium, under the same key, as Debezium's
 	// connectors do: a compacted topic then drops the object.

@@ -94,6 +94,7 @@
 //	87                           it contains an invalid record: halved; a single record is a RejectedError
 //	2                            corrupt on arrival: the same bytes, three times in all; then as 87
 //	32                           the same records without a timestamp, as every batch of the lane for a minute
+//	43, 76                       the same records with the next codec, if none is configured; else an error of the lane
 //	45, 59                       our numbers are unknown to the broker. If the partition has lost what it had acknowledged, that
 //	                             is a LostError; else new epoch, numbered from 0; twice in a row, then back-off
 //	47, 90                       a newer epoch exists: new producer ID, numbered from 0; likewise. A DeposedError of a sink that

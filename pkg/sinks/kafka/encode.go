@@ -14,6 +14,8 @@ import (
 // batchEncoder encodes the batches of one lane and adapts their size to what the topic accepts. Not safe for concurrent use.
 type batchEncoder struct {
 	encoders   encoderPool
+	codecs     *compressionChoice
+	topic      *topic // that the batches are for
 	buffers    *bufferPool
 	batchBytes int // the configured size, in bytes of uncompressed records
 
@@ -22,15 +24,16 @@ type batchEncoder struct {
 	maxRecords   int // messages in the next batch at most; MaxInt unless a refused batch is being halved
 }
 
-func newBatchEncoder(encoders encoderPool, buffers *bufferPool, batchBytes int) batchEncoder {
-	return batchEncoder{encoders: encoders, buffers: buffers, batchBytes: batchBytes,
+func newBatchEncoder(encoders encoderPool, c *compressionChoice, t *topic, buffers *bufferPool, batchBytes int) batchEncoder {
+	return batchEncoder{encoders: encoders, codecs: c, topic: t, buffers: buffers, batchBytes: batchBytes,
 		targetBytes: batchBytes, refusedBytes: math.MaxInt, maxRecords: math.MaxInt}
 }
 
 // encodeBatch encodes as many messages as one batch may hold. A batch that is known to be too large is halved here without
 // asking the broker, unless it is a single record: only the broker decides that.
 func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message, at record.ProducerSequence) (*inFlightBatch, error) {
-	e, err := b.encoders.acquireEncoder(ctx)
+	codec := b.topic.codec.Load()
+	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(codec))
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +43,7 @@ func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message
 		if err != nil {
 			return nil, err
 		}
-		f := &inFlightBatch{bytes: bytes, records: records, rawBytes: e.RawBytes(), offsets: make([]uint64, count)}
+		f := &inFlightBatch{bytes: bytes, codec: codec, records: records, rawBytes: e.RawBytes(), offsets: make([]uint64, count)}
 		if f.size() >= b.refusedBytes && count > 1 {
 			b.halveNextBatch(f)
 			b.buffers.putBuffer(bytes)
@@ -55,13 +58,14 @@ func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message
 
 // reencodeBatch restores the bytes of a batch that were not retained: the same messages under the same numbers.
 func (b *batchEncoder) reencodeBatch(ctx context.Context, f *inFlightBatch, messages []sinks.Message, at record.ProducerSequence) error {
-	e, err := b.encoders.acquireEncoder(ctx)
+	codec := b.topic.codec.Load()
+	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(codec))
 	if err != nil {
 		return err
 	}
 	defer b.encoders.releaseEncoder(e)
 	bytes, _, _, err := e.Encode(nil, messages, math.MaxInt, math.MaxInt, at)
-	f.bytes, f.bytesShared = bytes, false
+	f.bytes, f.bytesShared, f.codec = bytes, false, codec
 	return err
 }
 
@@ -106,10 +110,14 @@ func newEncoderPool(f format.Format, tombstones bool, c record.Codec, n int) (en
 	return pool, nil
 }
 
-// acquireEncoder waits for a free encoder or the end of ctx.
-func (p encoderPool) acquireEncoder(ctx context.Context) (*record.Encoder, error) {
+// acquireEncoder waits for a free encoder or the end of ctx. The encoder compresses with c.
+func (p encoderPool) acquireEncoder(ctx context.Context, c record.Codec) (*record.Encoder, error) {
 	select {
 	case e := <-p:
+		if err := e.UseCodec(c); err != nil {
+			p.releaseEncoder(e)
+			return nil, err
+		}
 		return e, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()

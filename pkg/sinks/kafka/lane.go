@@ -42,7 +42,7 @@ func newLane(s *laneSet, t *topic, name sinks.Lane, index int32, count int) *lan
 	p := &partitionClient{cluster: s.cluster, reader: s.reader, topics: s.topics, requestTimeout: s.config.RequestTimeout, topic: t, index: index}
 	return &lane{
 		name: name, partition: p, count: count, fence: s.fence, acks: s.acks, timestamps: s.timestamps, log: s.log,
-		encoder: newBatchEncoder(s.encoders, &s.buffers, s.config.BatchBytes),
+		encoder: newBatchEncoder(s.encoders, s.codecs, t, &s.buffers, s.config.BatchBytes),
 		window:  newPublishWindow(p, &s.buffers, &s.retained),
 		numbers: newNumberedSequencer(p, !s.config.isIdempotent(), s.log),
 	}
@@ -272,6 +272,8 @@ func (l *lane) deliverWindow(ctx context.Context) error {
 		case protocol.Mistimed:
 			l.window.untimedUntil = time.Now().Add(timestampPause)
 			l.timestamps.recordRefusal(l.partition.topic.name, err)
+		case protocol.Miscoded:
+			return l.changeCompression(first, err)
 		case protocol.Unauthorized:
 			return l.partition.cluster.AuthorizationError(l.partition.topic.name, err)
 		case protocol.Unsettled:
@@ -309,6 +311,7 @@ func (l *lane) settleFirst() {
 	}
 	l.acks.recordAck(ackPlace{l.partition.id(), l.shape(), lead.Epoch}, f, at)
 	l.encoder.adaptBatchSize(f)
+	l.encoder.codecs.recordAccepted(l.partition.topic, f.codec)
 	l.uncounted = append(l.uncounted, f.offsets...)
 	l.window.releaseBuffer(f)
 }
@@ -337,6 +340,19 @@ func (l *lane) decideRetry(ctx context.Context, try *deliveryAttempt, cause erro
 		return &sinks.ProbedError{Every: cluster.ProbeInterval, Err: cause}
 	}
 	return cause
+}
+
+// changeCompression lets the unsettled batches be encoded again, with the same numbers and another codec: what the broker
+// recognizes a batch by does not depend on its bytes.
+func (l *lane) changeCompression(refused *inFlightBatch, cause error) error {
+	if err := l.encoder.codecs.recordRefusal(l.partition.topic, refused.codec, cause); err != nil {
+		return err
+	}
+	for _, f := range l.window.batches {
+		l.window.releaseBuffer(f)
+		f.bytes = nil
+	}
+	return nil
 }
 
 // splitRefused splits the first batch, which was refused: half of it comes next. A single record is rejected.

@@ -18,6 +18,7 @@ type laneSet struct {
 	reader     *cluster.Reader
 	topics     *topicCatalog
 	encoders   encoderPool
+	codecs     *compressionChoice
 	buffers    bufferPool
 	retained   byteBudget             // bytes of unsettled batches between calls // I6
 	former     func(topic string) int // see formerLayouts

@@ -48,6 +48,7 @@ type Sink struct {
 	producerChangedAt time.Time // when Fence first got another producer ID than earlier processes; zero: it did not
 
 	timestamps *timestampCondition
+	codecs     *compressionChoice
 	runCtx     context.Context
 	cancelRun  context.CancelFunc
 	background sync.WaitGroup
@@ -75,6 +76,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	codecs := newCompressionChoice(cfg.Compression, log)
 	cfg = cfg.withDefaults()
 	if err := cfg.validateFormat(f); err != nil {
 		return nil, err
@@ -91,15 +93,15 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sink{config: cfg, log: log, cluster: c, reader: cluster.NewReader(c), timestamps: newTimestampCondition(log)}
+	s := &Sink{config: cfg, log: log, cluster: c, reader: cluster.NewReader(c), timestamps: newTimestampCondition(log), codecs: codecs}
 	s.journal.sink = s
 	s.runCtx, s.cancelRun = context.WithCancel(context.Background())
 	s.acks = newAckLog(s.runCtx, s.background.Go, c, s.reader, log)
 	s.topics = newTopicCatalog(c, cfg.CreateTopics, newTopicChecker(cfg, f, c, log))
 	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics, s.former.partitionsOf, s.acks.confirmAll)
 	s.lanes = &laneSet{
-		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, fence: &s.fence, acks: s.acks,
-		former: s.former.partitionsOf, timestamps: s.timestamps, byName: map[sinks.Lane]*lane{}, waiting: map[string]*waitingPublisher{},
+		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, codecs: codecs, fence: &s.fence,
+		acks: s.acks, former: s.former.partitionsOf, timestamps: s.timestamps, byName: map[sinks.Lane]*lane{}, waiting: map[string]*waitingPublisher{},
 	}
 	s.lanes.retained.releaseBytes(maxRetainedBytes)
 	if cfg.isIdempotent() {
@@ -113,6 +115,7 @@ func (s *Sink) Close(ctx context.Context) error {
 	s.cancelRun()
 	s.background.Wait()
 	s.timestamps.close()
+	s.codecs.condition.Close()
 	if err := s.cluster.Close(ctx); err != nil {
 		return fmt.Errorf("closing connections to Kafka: %w", err)
 	}
@@ -145,10 +148,10 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 	return batches * messagesPerBatch, int64(batches) * int64(s.config.BatchBytes) / 25 * 24
 }
 
-// Conditions implements [sinks.ConditionReporter]: a quota, refused timestamps, and settings of topics with which changes
-// may be lost.
+// Conditions implements [sinks.ConditionReporter]: a quota, refused timestamps or compression, and settings of topics with
+// which changes may be lost.
 func (s *Sink) Conditions() []condition.Status {
-	all := []condition.Status{s.cluster.Throttling(), s.timestamps.status()}
+	all := []condition.Status{s.cluster.Throttling(), s.timestamps.status(), s.codecs.condition.Status()}
 	var warnings []string
 	if f := s.fence.Load(); f != nil && f.rights.warning() != "" {
 		warnings = append(warnings, f.rights.warning())

@@ -28,18 +28,18 @@ func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (fits func(sinks.
 		return nil, err
 	}
 	return func(m sinks.Message) bool {
-		size, err := s.encodedSize(ctx, m)
+		size, err := l.encoder.encodedSize(ctx, m)
 		return err == nil && size <= limit
 	}, nil
 }
 
 // encodedSize returns the size of a batch with this message alone, as the broker compares it with max.message.bytes.
-func (s *Sink) encodedSize(ctx context.Context, m sinks.Message) (int, error) {
-	e, err := s.lanes.encoders.acquireEncoder(ctx)
+func (b *batchEncoder) encodedSize(ctx context.Context, m sinks.Message) (int, error) {
+	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(b.topic.codec.Load()))
 	if err != nil {
 		return 0, err
 	}
-	defer s.lanes.encoders.releaseEncoder(e)
+	defer b.encoders.releaseEncoder(e)
 	bytes, _, _, err := e.Encode(nil, []sinks.Message{m}, math.MaxInt, math.MaxInt, record.ProducerSequence{})
 	return len(bytes) - record.LengthPrefix, err
 }

@@ -21,6 +21,7 @@ type topic struct {
 	refreshToken chan struct{} // holds one token; its holder may ask the cluster
 	checked      bool          // the settings were checked; belongs to the holder of the token
 	layout       atomic.Pointer[cluster.Layout]
+	codec        atomic.Int32 // index of the codec that it accepts, as far as is known: see compressionChoice
 }
 
 func newTopic(name string) *topic {

@@ -28,6 +28,7 @@ type inFlightBatch struct {
 	offsets        []uint64
 	records        int                 // as the broker counts them: one or two for each offset
 	rawBytes       int                 // size of the records before compression
+	codec          int32               // index of the codec, see compressionChoice
 	sentAt         time.Time           // the timestamp of its records; zero when they have none
 	maybeWritten   bool                // an attempt ended without an answer about it: only the same numbers are safe to send
 	bytesShared    bool                // an attempt ended without any answer: the connection may still read bytes

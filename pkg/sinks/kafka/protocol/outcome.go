@@ -21,6 +21,7 @@ const (
 	Fenced                       // the broker knows a newer epoch of our producer ID: new ID, numbered from 0
 	Mistimed                     // cannot be written with this timestamp: send the same records with another one, or none
 	Unauthorized                 // cannot be written until credentials or rights are changed
+	Miscoded                     // cannot be written with this compression: send the same records with another one
 )
 
 // outcomes by Kafka error code (kafka.apache.org/protocol#protocol_error_codes). Unknown codes are Unsettled: a change must
@@ -37,6 +38,8 @@ var outcomes = map[kafka.Error]Outcome{
 	kafka.UnknownProducerId:                  OutOfSequence, // 59
 	kafka.InvalidProducerEpoch:               Fenced,        // 47
 	kafka.ProducerFenced:                     Fenced,        // 90
+	kafka.UnsupportedForMessageFormat:        Miscoded,      // 43
+	kafka.UnsupportedCompressionType:         Miscoded,      // 76
 	kafka.TopicAuthorizationFailed:           Unauthorized,  // 29
 	kafka.ClusterAuthorizationFailed:         Unauthorized,  // 31
 	kafka.TransactionalIDAuthorizationFailed: Unauthorized,  // 53

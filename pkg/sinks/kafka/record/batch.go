@@ -55,19 +55,30 @@ type Encoder struct {
 	tombstones bool // each delete is followed by a record of the same key without a value
 	attribute  int16
 	compress   compressor
-	records    []byte // uncompressed records of the present batch
-	prefix     []byte // scratch: a record up to its value
-	headers    []byte // scratch: a record's headers
-	value      []byte // scratch: a header's value
+	opened     map[int16]compressor // by attribute: those that were used
+	records    []byte               // uncompressed records of the present batch
+	prefix     []byte               // scratch: a record up to its value
+	headers    []byte               // scratch: a record's headers
+	value      []byte               // scratch: a header's value
 }
 
 // NewEncoder returns an encoder of values in a format. With tombstones, a record without a value follows each delete.
 func NewEncoder(f format.Format, tombstones bool, c Codec) (*Encoder, error) {
-	compress, err := c.open()
-	if err != nil {
-		return nil, err
+	e := &Encoder{format: f, tombstones: tombstones, opened: map[int16]compressor{}}
+	return e, e.UseCodec(c)
+}
+
+// UseCodec compresses the batches from now on with c.
+func (e *Encoder) UseCodec(c Codec) (err error) {
+	compress := e.opened[c.attribute]
+	if compress == nil {
+		if compress, err = c.open(); err != nil {
+			return err
+		}
+		e.opened[c.attribute] = compress
 	}
-	return &Encoder{format: f, tombstones: tombstones, attribute: c.attribute, compress: compress}, nil
+	e.attribute, e.compress = c.attribute, compress
+	return nil
 }
 
 // Encode appends one batch of the first messages to dst: as many as fit into budget bytes of uncompressed records and at
