@@ -90,6 +90,7 @@ func TestClientsFollowTheRules(t *testing.T) {
 			client.readCode(t, dir)
 			commands := client.prepare(t, dir)
 			t.Run("histories", func(t *testing.T) { rebuildHistories(t, commands.program(), input, want) })
+			t.Run("hostile records", func(t *testing.T) { rebuildHostile(t, commands.program()) })
 			t.Run("a lost record", func(t *testing.T) { findLostRecord(t, commands.program()) })
 			t.Run("deeply nested objects", func(t *testing.T) { rebuildDeepObjects(t, commands) })
 			t.Run("no records", func(t *testing.T) { rejectValues(t, commands) })
@@ -198,6 +199,61 @@ func rebuildHistories(t *testing.T, program *exec.Cmd, input []byte, want map[st
 	}
 	if found != len(want) {
 		t.Errorf("the table has %d objects and watermarks, the clusters %d", found, len(want))
+	}
+}
+
+// rebuildHostile gives this package and a client the records that the views of SQL are held by, see internal/sql.
+func rebuildHostile(t *testing.T, program *exec.Cmd) {
+	input, err := os.ReadFile("testdata/hostile.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	states, err := os.ReadFile("testdata/hostile.states")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(states)), "\n")
+	want := strings.Fields(strings.ReplaceAll(lines[len(lines)-1], "%00", "\x00"))[1:]
+	var table Table
+	for line := range strings.Lines(string(input)) {
+		record, err := Parse([]byte(line))
+		if err == nil {
+			err = table.Apply(record)
+		}
+		if err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+	}
+	found := make(map[string]string) // by whom: what it has
+	for resource := range table.resources {
+		for _, o := range table.Objects(resource) {
+			found["go"] += fmt.Sprintf("%s/%s/%s/%s@%s\n", resource.Cluster, resource.Resource, o.Namespace, o.Name, o.ResourceVersion)
+		}
+	}
+	program.Stdin = bytes.NewReader(input)
+	output, err := program.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(output) {
+		var one struct {
+			Cluster, Resource, Namespace, Name string
+			Object                             struct {
+				Metadata struct{ ResourceVersion string }
+			}
+		}
+		if err := json.Unmarshal(line, &one); err != nil {
+			t.Fatal(err)
+		}
+		found["client"] += fmt.Sprintf("%s/%s/%s/%s@%s\n", one.Cluster, one.Resource, one.Namespace, one.Name, one.Object.Metadata.ResourceVersion)
+	}
+	for who, text := range found {
+		if has := strings.Split(strings.TrimSpace(text), "\n"); !slices.Equal(slices.Sorted(slices.Values(has)), want) {
+			t.Errorf("%s has %q, want %q", who, has, want)
+		}
+	}
+	if len(found) != 2 {
+		t.Errorf("only %v has objects", found)
 	}
 }
 

@@ -74,11 +74,16 @@ func TestThePostgreSQLRecipeRuns(t *testing.T) {
 	w.run("a build", makeBuild)
 	w.run("something that runs", "kubectl create deployment shop --image shop:7\n")
 	w.follow("docs/recipes/postgresql.md")
-	const colour = `psql --tuples-only --command "SELECT key, object->'data'->>'colour' FROM kubernetes_objects WHERE key LIKE '%/rows'"`
-	w.await(colour, `core/configmaps/default/rows +\| green`)
-	w.await(`psql --command "SELECT object->'spec' FROM kubernetes_objects WHERE key LIKE '%/apps/deployments/default/shop'"`, `shop:7`)
+	const colour = `psql --tuples-only --command "SELECT name, object->'data'->>'colour' FROM state_at(now()) WHERE name = 'rows'"`
+	w.await(colour, `rows +\| green`)
+	w.await(`psql --command "SELECT object->'spec' FROM state_at(now()) WHERE resource = 'deployments' AND name = 'shop'"`, `shop:7`)
 	w.run("a delete", "kubectl delete configmap rows\nkubectl delete deployment shop\n")
 	w.await(colour, `^\s*$`)
+	w.run("hostile records", `kafka-topics.sh --bootstrap-server 127.0.0.1:9092 --create --topic k8s.hostile --partitions 1
+		kafka-console-producer.sh --bootstrap-server 127.0.0.1:9092 --topic k8s.hostile < pkg/consumer/testdata/hostile.jsonl`)
+	w.await(`psql --tuples-only --command "SELECT object->'data'->>'regex' FROM state_at(now()) WHERE cluster = 'a' AND name = 'text'"`,
+		`\[\^\\u0000-\\u007f\]`)
+	w.await(`psql --tuples-only --command "SELECT name FROM state_at(now()) WHERE resource = 'roles'"`, `^ *h%00i\s*$`)
 }
 
 func TestTheKafkaConnectRecipeRuns(t *testing.T) {

@@ -24,6 +24,9 @@ const HeaderExpectedSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
 // Owner is a record in a stream that names the process that may write. It is replaced by compare and set: a claim names the
 // sequence of the record before it.
 type Owner struct {
+	// ID and Type make it a record of a type that consumers of the stream do not know, which they ignore.
+	ID    string `json:"id,omitempty"`
+	Type  string `json:"type,omitempty"` // fence
 	Group string `json:"group"`
 	Owner string `json:"owner"`
 	Claim string `json:"claim"` // random; identifies the claim
@@ -82,6 +85,7 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 		}
 		made := Owner{Group: claim.Group, Owner: claim.Owner, Claim: nuid.Next(), Process: cmp.Or(mine.Process, nuid.Next()),
 			Epoch: max(before.Epoch, mine.Epoch) + 1, Deployment: claim.Deployment}
+		made.ID, made.Type = "kubecdc.fence/"+made.Claim, "fence"
 		if before.Deployment == claim.Deployment {
 			made.NamedSince = before.FirstNamed()
 		}
