@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/sinktest"
@@ -463,6 +464,29 @@ func TestByMessageIDAnOlderExporterIsDeposedBeforeItSendsMore(t *testing.T) {
 	mustPublish(t, newer.sink, newPod("web", 3))
 	if last := mustBeContinuous(t, js, "K8S"); last != 3 {
 		t.Errorf("the stream holds %d versions", last)
+	}
+}
+
+// TestTheFenceIsARecordThatConsumersIgnore: who reads the whole stream by the rules does not end at a failover.
+func TestTheFenceIsARecordThatConsumersIgnore(t *testing.T) {
+	server := startServer(t, "")
+	js := connectClient(t, server.URL())
+	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>", "kubecdc.fence.>"}, AllowBatchPublish: true})
+	startFencedPublisher(t, testConfig(server.URL()), "one")
+	s, err := js.Stream(t.Context(), "K8S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fence, err := s.GetLastMsgForSubject(t.Context(), "kubecdc.fence.K8S.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := consumer.Parse(fence.Data)
+	if err != nil || record.Type != "fence" {
+		t.Fatalf("%s is the record %+v (%v)", fence.Data, record, err)
+	}
+	if err := new(consumer.Table).Apply(record); err != nil {
+		t.Error(err)
 	}
 }
 
