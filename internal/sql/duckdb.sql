@@ -19,6 +19,7 @@ SELECT j->>'$.id' AS id, j->>'$.type' AS type, j->>'$.cluster' AS cluster, j->>'
   j->>'$.certainty' AS certainty, TRY_CAST(j->>'$.gap.to' AS UHUGEINT) < TRY_CAST(j->>'$.gap.from' AS UHUGEINT) AS restored,
   j->'$.changed' AS changed, j->'$.before' AS before, j->'$.after' AS after
 FROM (SELECT kubecdc_json(raw) AS j FROM kubecdc_records)
+WHERE j->>'$.resource' IS NOT NULL
 QUALIFY row_number() OVER (PARTITION BY j->>'$.id' ORDER BY j->>'$.observedAt') = 1;
 
 -- {views}

@@ -80,7 +80,7 @@ func TestThePostgreSQLRecipeRuns(t *testing.T) {
 	w.run("a delete", "kubectl delete configmap rows\nkubectl delete deployment shop\n")
 	w.await(colour, `^\s*$`)
 	w.run("hostile records", `kafka-topics.sh --bootstrap-server 127.0.0.1:9092 --create --topic k8s.hostile --partitions 1
-		kafka-console-producer.sh --bootstrap-server 127.0.0.1:9092 --topic k8s.hostile < pkg/consumer/testdata/hostile.jsonl`)
+		python3 `+testdata(t, "produce.py")+` 127.0.0.1:9092 k8s.hostile < pkg/consumer/testdata/hostile.jsonl`)
 	w.await(`psql --tuples-only --command "SELECT object->'data'->>'regex' FROM state_at(now()) WHERE cluster = 'a' AND name = 'text'"`,
 		`\[\^\\u0000-\\u007f\]`)
 	w.await(`psql --tuples-only --command "SELECT name FROM state_at(now()) WHERE resource = 'roles'"`, `^ *h%00i\s*$`)
