@@ -1,5 +1,5 @@
 -- Records of the format json go in here, one a row. Nothing stays here: kubecdc_in passes them on.
-CREATE TABLE IF NOT EXISTS kubecdc_records (raw String) ENGINE = Null;
+CREATE TABLE IF NOT EXISTS change_records (raw String) ENGINE = Null;
 
 CREATE TABLE IF NOT EXISTS kubecdc_changes (
   id String, type LowCardinality(String), cluster LowCardinality(String), "group" LowCardinality(String),
@@ -16,7 +16,7 @@ SELECT JSONExtractString(j, 'id') AS id, JSONExtractString(j, 'type') AS type, J
 FROM (SELECT if(NOT match(raw, '\\\\u[dD]'), raw,
   replaceAll(replaceRegexpAll(replaceRegexpAll(replaceRegexpAll(replaceAll(raw, '\\\\', char(1)),
     '\\\\u([dD][89abAB]..)\\\\u([dD][c-fC-F]..)', concat(char(2), '\\1\\2')), '\\\\u[dD][89a-fA-F]..', '\\\\ufffd'),
-    concat(char(2), '(....)(....)'), '\\\\u\\1\\\\u\\2'), char(1), '\\\\')) AS j FROM kubecdc_records)
+    concat(char(2), '(....)(....)'), '\\\\u\\1\\\\u\\2'), char(1), '\\\\')) AS j FROM change_records)
 WHERE JSONHas(j, 'resource');
 
 -- Every record once. read_at is the version of the cluster at which it was read.

@@ -1,5 +1,5 @@
 -- Records of the format json, one a row.
-CREATE TABLE IF NOT EXISTS kubecdc_records (raw VARCHAR);
+CREATE TABLE IF NOT EXISTS change_records (raw VARCHAR);
 
 -- JSON in which each half of a surrogate pair is U+FFFD: DuckDB refuses them. Escaped backslashes are hidden meanwhile.
 CREATE OR REPLACE MACRO kubecdc_json(raw) AS (CASE WHEN NOT regexp_matches(raw, '\\u[dD]') THEN raw ELSE
@@ -18,7 +18,7 @@ SELECT j->>'$.id' AS id, j->>'$.type' AS type, j->>'$.cluster' AS cluster, j->>'
   j->>'$.of' AS of_id, coalesce(j->>'$.by.user', j->>'$.likely.user') AS author, j->>'$.by.verb' AS verb,
   j->>'$.certainty' AS certainty, TRY_CAST(j->>'$.gap.to' AS UHUGEINT) < TRY_CAST(j->>'$.gap.from' AS UHUGEINT) AS restored,
   j->'$.changed' AS changed, j->'$.before' AS before, j->'$.after' AS after
-FROM (SELECT kubecdc_json(raw) AS j FROM kubecdc_records)
+FROM (SELECT kubecdc_json(raw) AS j FROM change_records)
 WHERE j->>'$.resource' IS NOT NULL
 QUALIFY row_number() OVER (PARTITION BY j->>'$.id' ORDER BY j->>'$.observedAt') = 1;
 

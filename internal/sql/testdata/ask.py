@@ -14,7 +14,7 @@ def open_duckdb(statements, records):
 
     database = duckdb.connect()
     database.execute(statements)
-    database.executemany("INSERT INTO kubecdc_records VALUES (?)", [(line,) for line in records])
+    database.executemany("INSERT INTO change_records VALUES (?)", [(line,) for line in records])
     return lambda query: database.execute(query).fetchall(), "state_at('{}'::TIMESTAMPTZ)"
 
 
@@ -28,7 +28,7 @@ def open_clickhouse(statements, records):
         path = os.path.join(directory, "records.jsonl")
         with open(path, "w") as file:
             file.writelines(line + "\n" for line in records)
-        database.query(f"INSERT INTO kubecdc_records SELECT line FROM file('{path}', 'LineAsString', 'line String')")
+        database.query(f"INSERT INTO change_records SELECT line FROM file('{path}', 'LineAsString', 'line String')")
 
     def ask(query):
         return [json.loads(line) for line in str(database.query(query, "JSONCompactEachRow")).splitlines()]
