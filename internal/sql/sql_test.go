@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestAnotherDatabaseIsRefused(t *testing.T) {
 	}
 }
 
-// askPostgreSQL adds each record twice.
+// askPostgreSQL adds each record twice, in reverse order first.
 func askPostgreSQL(t *testing.T, dialect string, moments []string) string {
 	dir, err := os.MkdirTemp("", "sql") // PostgreSQL runs as another user, who may not read t.TempDir
 	if err != nil {
@@ -66,8 +67,11 @@ func askPostgreSQL(t *testing.T, dialect string, moments []string) string {
 		}
 	})
 	input := bytes.NewBufferString("SET client_min_messages = warning;\n" + printed(t, dialect))
-	for line := range strings.Lines(strings.Repeat(textOf(t, hostile+".jsonl"), 2)) {
-		fmt.Fprintf(input, "DO $do$ BEGIN PERFORM kubecdc_add($raw$%s$raw$); END $do$;\n", strings.TrimSpace(line))
+	lines := strings.Split(strings.TrimSpace(textOf(t, hostile+".jsonl")), "\n")
+	reversed := slices.Clone(lines)
+	slices.Reverse(reversed)
+	for _, line := range slices.Concat(reversed, lines) {
+		fmt.Fprintf(input, "DO $do$ BEGIN PERFORM kubecdc_add($raw$%s$raw$); END $do$;\n", line)
 	}
 	for _, moment := range moments {
 		fmt.Fprintf(input, `SELECT '%s ' || string_agg(one, ' ' ORDER BY one COLLATE "C") FROM (SELECT cluster || '/' || resource || '/' ||

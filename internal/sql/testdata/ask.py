@@ -41,7 +41,8 @@ def main():
     with open(statements) as file:
         text = file.read()
     with open(records) as file:
-        lines = file.read().splitlines() * 2
+        lines = file.read().splitlines()
+    lines = lines[::-1] + lines  # the order does not matter
     ask, at = {"duckdb": open_duckdb, "clickhouse": open_clickhouse}[dialect](text, lines)
     for moment in moments:
         time = moment.replace("T", " ").rstrip("Z") + ("+00" if dialect == "duckdb" else "")
