@@ -49,7 +49,7 @@ func TestAnotherDatabaseIsRefused(t *testing.T) {
 
 // askPostgreSQL adds each record twice, in reverse order first.
 func askPostgreSQL(t *testing.T, dialect string, moments []string) string {
-	dir, err := os.MkdirTemp("", "sql") // PostgreSQL runs as another user, who may not read t.TempDir
+	dir, err := os.MkdirTemp("", "sql") // PostgreSQL runs as another user, for which t.TempDir is closed
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -224,7 +224,7 @@ func rebuildHostile(t *testing.T, program *exec.Cmd) {
 			t.Fatalf("%v: %s", err, line)
 		}
 	}
-	found := make(map[string]string) // by whom: what it has
+	found := make(map[string]string) // by client
 	for resource := range table.resources {
 		for _, o := range table.Objects(resource) {
 			found["go"] += fmt.Sprintf("%s/%s/%s/%s@%s\n", resource.Cluster, resource.Resource, o.Namespace, o.Name, o.ResourceVersion)

@@ -467,7 +467,7 @@ func TestByMessageIDAnOlderExporterIsDeposedBeforeItSendsMore(t *testing.T) {
 	}
 }
 
-// TestTheFenceIsARecordThatConsumersIgnore: who reads the whole stream by the rules does not end at a failover.
+// TestTheFenceIsARecordThatConsumersIgnore: a reader of the whole stream does not end at a failover.
 func TestTheFenceIsARecordThatConsumersIgnore(t *testing.T) {
 	server := startServer(t, "")
 	js := connectClient(t, server.URL())
