@@ -79,3 +79,17 @@ func TestCommandsOfTheReadmeAreUnderstood(t *testing.T) {
 		t.Errorf("the README names %d commands", commands)
 	}
 }
+
+// TestTheAuditTrailHasWhatAuditorsAsk: all of RBAC, the values that were there before, and both sources of authors.
+func TestTheAuditTrailHasWhatAuditorsAsk(t *testing.T) {
+	text := textOf(t, filepath.Join("..", "..", "configs", "audit-trail.yaml"))
+	wanted := []string{"before: full", "changed: paths", "stamps: {enabled: true}", "files: ["}
+	for _, kind := range []string{"roles", "clusterroles", "rolebindings", "clusterrolebindings"} {
+		wanted = append(wanted, `"`+kind+`.rbac.authorization.k8s.io"`)
+	}
+	for _, want := range wanted {
+		if !strings.Contains(text, want) {
+			t.Errorf("the audit trail lacks %s", want)
+		}
+	}
+}
