@@ -16,8 +16,8 @@ var files embed.FS
 // Dialects are the databases that [Print] knows, in order.
 var Dialects = []string{"clickhouse", "duckdb", "postgres"}
 
-// Print returns the tables and views for records of the format json. What differs between databases is in the file of the
-// dialect; history and authors are the same text for all, so that all give the same answers.
+// Print returns the tables and views for records of the format json. Each database has a file that parses records in its
+// dialect. History and authors are the same text for all, so that all give the same answers.
 func Print(dialect string) (string, error) {
 	if !slices.Contains(Dialects, dialect) {
 		return "", exit.With(exit.Usage, fmt.Errorf("--for is %q: expected one of %s", dialect, strings.Join(Dialects, ", ")))
