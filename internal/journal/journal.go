@@ -267,12 +267,9 @@ func (j *Journal) runUpkeep(ctx context.Context) {
 	})
 }
 
-// recordAcknowledged stores up to which write the store has acknowledged everything, see [disk.AckFile].
+// recordAcknowledged makes durable up to which write the store has acknowledged everything, see [disk.AckFile].
 func (j *Journal) recordAcknowledged() {
-	j.view.RLock()
-	writes, settled := j.view.writes, j.SinkLedger.lows()
-	j.view.RUnlock()
-	if err := j.store.ackFile.StoreWrites(writes, codec.EncodeLows(settled)); err != nil {
+	if err := j.store.ackFile.Sync(); err != nil {
 		j.opts.Logger.Warn("journal: cannot store what is acknowledged; a damaged log may go unnoticed at the next start", "err", err)
 	}
 }

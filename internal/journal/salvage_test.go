@@ -23,13 +23,14 @@ type filled struct {
 	changes map[uint64]string            // UID by offset
 	letters map[string]map[uint64]string // the same of dead letters, by sink
 	final   map[string]uint64            // cursors
+	killed  string                       // directory, as it was a moment after the newest settlement
 }
 
 // fillForSalvage makes the journal of a stopped exporter: sinks at different changes, some of which are dead letters, in
 // tables and in logs.
 func fillForSalvage(t *testing.T, opts Options, r *rand.Rand) filled {
 	t.Helper()
-	f := filled{map[uint64]string{}, map[string]map[uint64]string{}, map[string]uint64{}}
+	f := filled{map[uint64]string{}, map[string]map[uint64]string{}, map[string]uint64{}, t.TempDir()}
 	for _, sink := range opts.Sinks {
 		f.letters[sink] = map[uint64]string{}
 	}
@@ -59,18 +60,26 @@ func fillForSalvage(t *testing.T, opts Options, r *rand.Rand) filled {
 			}
 		}
 	}
+	if err := os.CopyFS(f.killed, os.DirFS(opts.Dir)); err != nil {
+		t.Fatal(err)
+	}
 	j.stopAndClose()
 	return f
 }
 
-// TestWhatStandsBeforeADamagedByteIsDelivered flips a byte at many places of each file. Each sink goes on behind
-// what it had settled, and gets what follows in order, up to the damage; a dead letter is one of those that were there. The
-// next start finds the same, and both report the recovery, which begins with gaps.
+// TestWhatStandsBeforeADamagedByteIsDelivered flips a byte at many places of each file, after an orderly stop and after a
+// kill. Each sink goes on behind what it had settled, and gets what follows in order, up to the damage; a dead letter is one
+// of those that were there. The next start finds the same, and both report the recovery, which begins with gaps.
 func TestWhatStandsBeforeADamagedByteIsDelivered(t *testing.T) {
-	original, r := t.TempDir(), rand.New(rand.NewPCG(1, 2))
-	opts := Options{Sinks: []string{"fast", "slow", "paused"}, ClusterName: "prod", Logger: discardLogger}
-	opts.Dir = original
+	r := rand.New(rand.NewPCG(1, 2))
+	opts := Options{Dir: t.TempDir(), Sinks: []string{"fast", "slow", "paused"}, ClusterName: "prod", Logger: discardLogger}
 	f := fillForSalvage(t, opts, r)
+	t.Run("stopped", func(t *testing.T) { f.flipBytes(t, opts.Dir, opts, r) })
+	t.Run("killed", func(t *testing.T) { f.flipBytes(t, f.killed, opts, r) })
+}
+
+func (f *filled) flipBytes(t *testing.T, original string, opts Options, r *rand.Rand) {
+	t.Helper()
 	files, err := os.ReadDir(filepath.Join(original, storeName))
 	if err != nil {
 		t.Fatal(err)

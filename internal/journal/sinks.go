@@ -83,17 +83,6 @@ func slowestOf(sinks map[string]sinkCursor, except []string) (slowest string, lo
 	return slowest, low
 }
 
-// lows returns up to where each declared sink has settled everything.
-func (l *SinkLedger) lows() map[string]uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := map[string]uint64{}
-	for name, s := range l.sinks {
-		all[name] = s.cursor.Low
-	}
-	return all
-}
-
 // declaredNames returns the declared sinks.
 func (l *SinkLedger) declaredNames() []string {
 	l.mu.Lock()
@@ -208,6 +197,15 @@ func (w *sinkWrite) allCursors() map[string]sinkCursor {
 		} else {
 			all[name] = *s
 		}
+	}
+	return all
+}
+
+// lows returns up to where each declared sink will have settled everything.
+func (w *sinkWrite) lows() map[string]uint64 {
+	all := map[string]uint64{}
+	for name, s := range w.allCursors() {
+		all[name] = s.cursor.Low
 	}
 	return all
 }

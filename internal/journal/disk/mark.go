@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -18,10 +19,13 @@ const AckFileName = "ACKNOWLEDGED"
 const settledFileName = "SETTLED"
 
 // AckFile is both files: the number of the write as be64, and a CRC-32C of it; a CRC-32C and what was settled. They are
-// written in place, so that a full disk does not matter. Not safe for concurrent use.
+// written in place, so that a full disk does not matter. One goroutine notes, another one may sync.
 type AckFile struct {
 	file, settled vfs.File
-	stored        uint64
+
+	mu            sync.Mutex // of the following
+	noted, synced uint64
+	failed        error // why the newest note is not in the files
 }
 
 // OpenAckFile opens the file in a store, and creates it where it is missing. An incomplete number, whose write was
@@ -38,9 +42,7 @@ func OpenAckFile(fsys vfs.FS, dir string) (*AckFile, error) {
 	m := &AckFile{file: f, settled: settled}
 	var b [12]byte
 	if n, _ := f.ReadAt(b[:], 0); n == len(b) && crc32.Checksum(b[:8], castagnoli) == binary.BigEndian.Uint32(b[8:]) {
-		m.stored = binary.BigEndian.Uint64(b[:8])
-	} else if err := m.writeNumber(0); err != nil {
-		return nil, errors.Join(err, m.Close())
+		m.noted = binary.BigEndian.Uint64(b[:8])
 	}
 	return m, errors.Join(SyncDir(fsys, dir))
 }
@@ -49,27 +51,43 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // CheckWrites returns an error when the newest write of the store is older than one that was acknowledged.
 func (m *AckFile) CheckWrites(writes uint64) error {
-	if writes >= m.stored {
+	if writes >= m.noted {
 		return nil
 	}
 	return fmt.Errorf("write %d is its newest, and %d was acknowledged: the end of its log is damaged, or it is an older copy",
-		writes, m.stored)
+		writes, m.noted)
 }
 
-// StoreWrites notes durably that everything up to a write is acknowledged, and what is settled by then.
-func (m *AckFile) StoreWrites(writes uint64, settled []byte) error {
-	if writes == m.stored {
-		return nil
-	}
+// NoteWrite notes that everything up to a write is durable, and what is settled by then. It does not wait for the disk: a
+// note outlives the process, whatever ends it, and a power loss once it is synced. A note that fails is an error of Sync.
+func (m *AckFile) NoteWrite(writes uint64, settled []byte) {
 	b := binary.BigEndian.AppendUint32(nil, crc32.Checksum(settled, castagnoli))
 	b = append(binary.BigEndian.AppendUint32(b, uint32(len(settled))), settled...)
-	if _, err := m.settled.WriteAt(b, 0); err != nil {
+	_, err := m.settled.WriteAt(b, 0)
+	if err == nil {
+		b = binary.BigEndian.AppendUint64(b[:0], writes)
+		_, err = m.file.WriteAt(binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)), 0)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.noted, m.failed = writes, err
+}
+
+// Sync makes what was noted durable.
+func (m *AckFile) Sync() error {
+	m.mu.Lock()
+	noted, synced, err := m.noted, m.synced, m.failed
+	m.mu.Unlock()
+	if noted == synced || err != nil {
 		return err
 	}
-	if err := m.settled.Sync(); err != nil {
+	if err := errors.Join(m.settled.Sync(), m.file.Sync()); err != nil {
 		return err
 	}
-	return m.writeNumber(writes)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.synced = noted
+	return nil
 }
 
 // ReadSettled returns what was settled when the files in a store were written last; nil if it cannot be read.
@@ -88,19 +106,6 @@ func ReadSettled(fsys vfs.FS, dir string) []byte {
 		return nil
 	}
 	return rest[:length]
-}
-
-func (m *AckFile) writeNumber(writes uint64) error {
-	b := binary.BigEndian.AppendUint64(nil, writes)
-	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-	if _, err := m.file.WriteAt(b, 0); err != nil {
-		return err
-	}
-	if err := m.file.Sync(); err != nil {
-		return err
-	}
-	m.stored = writes
-	return nil
 }
 
 // Close closes the files.
