@@ -19,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
@@ -68,7 +69,7 @@ func newReplica(s *shared, cfg *config.Config, j *journal.Journal) (*replica, er
 		return nil, fmt.Errorf("state: %w", err)
 	}
 	r.writer, err = newStateWriter(cfg, r.bus, state.Options{
-		Owner: s.membership.identity, Journal: j, Unsettled: []string{attribution.Sink}, Logger: log,
+		Owner: s.membership.identity, Journal: j, Unsettled: []string{attribution.Sink}, IsEmitted: shape.IsEmitted, Logger: log,
 	})
 	return r, err
 }

@@ -365,8 +365,8 @@ func (j *Journal) Checkpoint() Checkpoint {
 	return Checkpoint{Newest: j.Newest(), Resources: j.KnownObjects.storedResources(), Members: j.members()}
 }
 
-// ForEachKnown calls each for every object that is known at the moment of the checkpoint which it returns, without
-// summaries, until each returns an error, which it returns. Appends and commits continue meanwhile.
+// ForEachKnown calls each for every object that is known at the moment of the checkpoint which it returns, until each
+// returns an error, which it returns. Appends and commits continue meanwhile.
 func (j *Journal) ForEachKnown(ctx context.Context, each func(resource string, k event.Known) error) (c Checkpoint, err error) {
 	release, err := j.store.acquire()
 	if err != nil {
@@ -388,7 +388,7 @@ func (j *Journal) ForEachKnown(ctx context.Context, each func(resource string, k
 			return err
 		}
 		k, err := codec.DecodeKnown([]byte(object), value)
-		if k.Summary = ""; err != nil || !k.Exists() {
+		if err != nil || !k.Exists() {
 			return err
 		}
 		return each(name, k)

@@ -36,7 +36,8 @@ type checkpoint struct {
 // checkpointer writes the state behind what all sinks have settled. It belongs to the goroutine of TakeOver, then Run.
 type checkpointer struct {
 	journal   *journal.Journal
-	unsettled []string // cursors that are not waited for
+	isEmitted func(summary string) bool // see Options
+	unsettled []string                  // cursors that are not waited for
 	mirror    *mirror
 	entries   *entryWriter
 	sinks     *sinkSet
@@ -61,7 +62,7 @@ type checkpointer struct {
 // newCheckpointer returns the checkpointer of an owner that continues from a state with this content.
 func (w *Writer) newCheckpointer(stored checkpointRecord, rebuild bool, c stateContent) *checkpointer {
 	p := &checkpointer{
-		journal: w.opts.Journal, unsettled: append([]string{Sink}, w.opts.Unsettled...),
+		journal: w.opts.Journal, isEmitted: w.opts.IsEmitted, unsettled: append([]string{Sink}, w.opts.Unsettled...),
 		mirror: w.mirror, entries: w.entries, sinks: w.sinks, stats: w.stats,
 		stored: stored, members: c.members, collected: stored.offset, rebuild: rebuild, rebuilt: rebuild,
 		resources: newResourceNumbers(c.resources),
@@ -381,14 +382,14 @@ func (p *checkpointer) storeLostLanes(ctx context.Context) error {
 	return nil
 }
 
-// rebuildFromJournal builds the state from everything that the journal knows. The state is complete once all sinks have
-// settled what the journal holds at this moment.
+// rebuildFromJournal builds the state from everything that the journal knows and destinations may have. The state is
+// complete once all sinks have settled what the journal holds at this moment.
 func (p *checkpointer) rebuildFromJournal(ctx context.Context) error {
 	c, b, seen := checkpoint{progress: p.sinks.laneProgress(), takenAt: time.Now().UTC()}, p.newBatch(), map[string]struct{}{}
 	var err error
 	c.Checkpoint, err = p.journal.ForEachKnown(ctx, func(resource string, known event.Known) error {
-		if known.UID == "" {
-			return nil
+		if known.UID == "" || p.isEmitted != nil && !p.isEmitted(known.Summary) {
+			return nil // as if it had been built from the changes
 		}
 		r := p.resources.byName[resource].resource
 		if r.Resource == "" {

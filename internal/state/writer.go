@@ -41,6 +41,9 @@ type Options struct {
 	Journal *journal.Journal
 	// Unsettled names cursors of the journal that the state does not wait for. Its own is implied.
 	Unsettled []string
+	// IsEmitted reports by its stored summary whether a destination may have a known object of the journal: others are not in
+	// the state. Nil: all are emitted.
+	IsEmitted func(summary string) bool
 	Logger    *slog.Logger // nil: slog.Default()
 }
 

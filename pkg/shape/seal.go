@@ -121,3 +121,9 @@ func (s *summarySeal) openSummary(stored string) (summary string, as emission) {
 	}
 	return string(plain), as
 }
+
+// IsEmitted reports whether a destination may have the known object with this stored summary: no filter has left it out.
+func IsEmitted(stored string) bool {
+	_, sealed := splitCopies(stored)
+	return len(sealed) < sealedHeader || sealed[0]&sealedNotEmitted == 0 || sealed[0]&^sealedNotEmitted > sealedEphemeral
+}

@@ -154,8 +154,9 @@ func FuzzOpenSummary(f *testing.F) {
 		}
 		var scratch []byte
 		was := emission{redaction: 7, form: uint32(len(text)), filtered: conceals}
-		if got, as := s.openSummary(s.sealSummary(&scratch, text, was, conceals)); got != text || as != was {
-			t.Errorf("%q became %q, emitted as %+v", text, got, as)
+		sealed := s.sealSummary(&scratch, text, was, conceals)
+		if got, as := s.openSummary(sealed); got != text || as != was || IsEmitted(sealed) != !conceals {
+			t.Errorf("%q became %q, emitted as %+v, %t", text, got, as, IsEmitted(sealed))
 		}
 		if got, _ := s.openSummary(text); got != "" {
 			t.Errorf("%q is opened as %q", text, got)
