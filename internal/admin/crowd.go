@@ -117,7 +117,7 @@ func metricsKey(r *http.Request) string {
 		coding = "gzip"
 	}
 	r.Header.Set("Accept-Encoding", coding)
-	return "metrics " + string(expfmt.NegotiateIncludingOpenMetrics(r.Header)) + " " + coding
+	return "metrics " + string(expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)) + " " + coding
 }
 
 func pathKey(r *http.Request) string { return r.URL.Path }

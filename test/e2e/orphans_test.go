@@ -70,10 +70,9 @@ func TestRowsOfObjectsDeletedWithoutAJournalAreRemoved(t *testing.T) {
 		s.must(s.cluster.Create(t.Context(), kinds[i%2], s.name, name(4*(i/2)+i%2)))
 	}
 	for _, sink := range []string{"kafka", "kv"} {
-		for code := 0; ; await.Pause(t, lookEvery) {
-			var v verified
-			var stderr string
-			if code, v, stderr = s.verify(s.exporter.Config(), sink, "--bodies"); code == 0 {
+		for ; ; await.Pause(t, lookEvery) {
+			code, v, stderr := s.verify(s.exporter.Config(), sink, "--bodies")
+			if code == 0 {
 				break
 			}
 			if code != 4 {

@@ -301,27 +301,27 @@ func (f *fence) resume(previous storedParts) {
 // claimOnce claims the transactional ID unless it is claimed. granted is false if this cluster grants none: then nothing
 // fences an earlier process.
 func (f *fence) claimOnce(ctx context.Context) (granted bool, err error) {
-	if granted, refused := f.isClaimed(); granted || refused != nil {
+	if granted, known := f.grant(); known {
 		return granted, nil
 	}
 	err = f.advanceEpoch(ctx, func(own cluster.ProducerEpoch) (cluster.ProducerEpoch, error) {
-		if granted, refused := f.isClaimed(); granted || refused != nil { // by another lane
+		if _, known := f.grant(); known { // by another lane
 			return own, nil
 		}
 		own, err := f.transactional.InitProducerID(ctx, own)
 		f.rights.recordRefusal(ctx, f.transactional, err)
 		return own, err
 	})
-	granted, refused := f.isClaimed()
-	if refused != nil {
-		err = nil
+	granted, known := f.grant()
+	if known && !granted {
+		return false, nil
 	}
 	return granted, err
 }
 
 // checkGranted finds out whether the cluster lets this sink use its transactional ID, unless that is known or being asked.
 func (f *fence) checkGranted(ctx context.Context) {
-	if granted, refused := f.isClaimed(); granted || refused != nil {
+	if _, known := f.grant(); known {
 		return
 	}
 	select {
@@ -332,12 +332,13 @@ func (f *fence) checkGranted(ctx context.Context) {
 	}
 }
 
-// isClaimed reports whether the transactional ID is claimed, or why it cannot be.
-func (f *fence) isClaimed() (claimed bool, refused error) {
-	refused = f.rights.refusal()
+// grant reports whether the transactional ID is claimed, and whether that is known: it is granted, or refused for good.
+func (f *fence) grant() (granted, known bool) {
+	refused := f.rights.refusal() != nil
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.current != cluster.NoProducer, refused
+	granted = f.current != cluster.NoProducer
+	return granted, granted || refused
 }
 
 // addLane adds a lane that is recorded for later processes.
@@ -417,7 +418,7 @@ func (f *fence) recordDeposed(err error) error {
 		return f.deposed
 	}
 	if f.deposed = deposed; f.replace != nil {
-		f.deposed = fmt.Errorf("the transactional ID is claimed again, and what is in doubt is read: %v", deposed)
+		f.deposed = fmt.Errorf("the transactional ID is claimed again, and what is in doubt is read: %s", deposed.Error())
 		f.log.Warn("brokers do not know the claim of this process; unless one was restored, a copy of the journal is in use by another exporter",
 			"transactionalID", f.transactional.ID, "error", deposed)
 		f.start(f.replace)

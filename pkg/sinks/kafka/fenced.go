@@ -114,7 +114,8 @@ func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
 		return nil
 	})
 	err = cmp.Or(err, failed[lane])
-	if isOwn := s.fence.replace != nil; err != nil && !(isOwn && s.fence.rights.recordUnread(err)) {
+	isOwn := s.fence.replace != nil
+	if err != nil && (!isOwn || !s.fence.rights.recordUnread(err)) {
 		return fmt.Errorf("%s: %w", s.partition, err)
 	}
 	s.foundIDs = found

@@ -156,7 +156,7 @@ func TestWhoMayNotUseTransactionalIDsPublishes(t *testing.T) {
 		s = openSink(t, cfg)
 		restoreState(t, s, k, uint64(v))
 		publishUntilAccepted(t, s, laneName(topicA, 0, 1), pods("a", v, v+1))
-		granted, _ = s.fence.Load().isClaimed()
+		granted, _ = s.fence.Load().grant()
 		k.state = s.State(0)
 	}
 	wantWarning(t, s, "grant READ") // what is in doubt cannot be found
