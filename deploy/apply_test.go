@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"reflect"
@@ -22,6 +23,7 @@ import (
 type cluster struct {
 	*controlplane.ControlPlane
 	client *http.Client
+	paths  map[string]string // where the objects of a kind are written
 }
 
 func startCluster(t *testing.T) *cluster {
@@ -35,7 +37,7 @@ func startCluster(t *testing.T) *cluster {
 	pool.AppendCertsFromPEM(pem)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &cluster{c, &http.Client{Transport: transport}}
+	return &cluster{c, &http.Client{Transport: transport}, maps.Clone(builtinPaths)}
 }
 
 // answer is the response of the API server.
@@ -74,8 +76,8 @@ func (c *cluster) call(t *testing.T, as, method, path, mediaType string, body []
 	return answer{response.StatusCode, response.Header.Values("Warning"), response.Header.Get("X-Kubernetes-Pf-Flowschema-Uid"), text}
 }
 
-// paths maps kinds to the paths where their objects are written, those with a namespace in kubecdc.
-var paths = map[string]string{
+// builtinPaths maps kinds to the paths where their objects are written, those with a namespace in kubecdc.
+var builtinPaths = map[string]string{
 	"Namespace":          "/api/v1/namespaces/",
 	"ServiceAccount":     "/api/v1/namespaces/kubecdc/serviceaccounts/",
 	"ConfigMap":          "/api/v1/namespaces/kubecdc/configmaps/",
@@ -107,7 +109,7 @@ var paths = map[string]string{
 func (c *cluster) applyAll(t *testing.T, all []manifest) {
 	t.Helper()
 	for _, m := range all {
-		path, ok := paths[m.Kind]
+		path, ok := c.paths[m.Kind]
 		if !ok {
 			t.Fatalf("%s: this test does not know where a %s goes", m.file, m.Kind)
 		}
@@ -155,7 +157,7 @@ func (c *cluster) checkFlow(t *testing.T) {
 	var schema struct {
 		Metadata struct{ UID string }
 	}
-	a := c.call(t, "", http.MethodGet, paths["FlowSchema"]+"kubecdc-exporter", "application/json", nil)
+	a := c.call(t, "", http.MethodGet, c.paths["FlowSchema"]+"kubecdc-exporter", "application/json", nil)
 	if err := json.Unmarshal(a.body, &schema); err != nil || schema.Metadata.UID == "" {
 		t.Fatalf("%d %s (%v)", a.code, a.body, err)
 	}

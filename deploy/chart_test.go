@@ -440,14 +440,14 @@ func TestTheVolumeIsEnlargedAsDocumented(t *testing.T) {
 			larger = m
 		}
 	}
-	set := paths["StatefulSet"] + "kubecdc"
+	set := c.paths["StatefulSet"] + "kubecdc"
 	apply := func() answer {
 		return c.call(t, "", http.MethodPatch, set+"?fieldManager=deploy-test", "application/apply-patch+yaml", larger.text)
 	}
 	if a := apply(); a.code != http.StatusUnprocessableEntity {
 		t.Fatalf("the claim of a StatefulSet was changed: %d %s", a.code, a.body)
 	}
-	if a := patch(paths["PersistentVolumeClaim"] + "journal-kubecdc-0"); a.code != http.StatusOK {
+	if a := patch(c.paths["PersistentVolumeClaim"] + "journal-kubecdc-0"); a.code != http.StatusOK {
 		t.Fatalf("enlarge the volume: %d %s", a.code, a.body)
 	}
 	orphan := []byte(`{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Orphan"}`)
@@ -492,7 +492,7 @@ spec:
   resources: {requests: {storage: `+size+`}}
 `))
 	status := []byte(`{"status":{"phase":"Bound","accessModes":["ReadWriteOnce"],"capacity":{"storage":"` + size + `"}}}`)
-	if a := c.call(t, "", http.MethodPatch, paths["PersistentVolumeClaim"]+name+"/status", "application/merge-patch+json", status); a.code != http.StatusOK {
+	if a := c.call(t, "", http.MethodPatch, c.paths["PersistentVolumeClaim"]+name+"/status", "application/merge-patch+json", status); a.code != http.StatusOK {
 		t.Fatalf("bind %s: %d %s", name, a.code, a.body)
 	}
 }
@@ -527,7 +527,7 @@ func (c *cluster) applyAndAdmit(t *testing.T, all []manifest) {
 	c.applyAll(t, all)
 	for _, m := range all {
 		if m.Kind == "StatefulSet" {
-			if a := c.call(t, "", http.MethodDelete, paths[m.Kind]+m.Meta.Name, "application/json", nil); a.code != http.StatusOK {
+			if a := c.call(t, "", http.MethodDelete, c.paths[m.Kind]+m.Meta.Name, "application/json", nil); a.code != http.StatusOK {
 				t.Errorf("delete %s: %d %s", m.file, a.code, a.body)
 			}
 		}
@@ -552,7 +552,7 @@ func (c *cluster) defineMonitors(t *testing.T) {
 		c.applyAll(t, split(t, string(text)))
 		var a answer
 		if !until(func() bool {
-			a = c.call(t, "", http.MethodGet, strings.TrimSuffix(paths[kind], "/"), "application/json", nil)
+			a = c.call(t, "", http.MethodGet, strings.TrimSuffix(c.paths[kind], "/"), "application/json", nil)
 			return a.code == http.StatusOK
 		}) {
 			t.Fatalf("%s is not served: %d %s", kind, a.code, a.body)

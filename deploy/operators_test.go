@@ -79,7 +79,7 @@ func (c *cluster) defineTypes(t *testing.T, operator string) []manifest {
 		definitions = definitionsOf(t, operator)
 	}
 	for _, m := range objects {
-		paths[m.Kind] = c.define(t, definitions, m)
+		c.paths[m.Kind] = c.define(t, definitions, m)
 	}
 	return objects
 }
@@ -223,7 +223,7 @@ func (c *cluster) runExporter(t *testing.T, program, text string) (logFile strin
 // accountKubeconfig is a kubeconfig with a token of the chart's service account.
 func (c *cluster) accountKubeconfig(t *testing.T) string {
 	t.Helper()
-	path := paths["ServiceAccount"] + "kubecdc/token"
+	path := c.paths["ServiceAccount"] + "kubecdc/token"
 	a := c.call(t, "", http.MethodPost, path, "application/json", []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}`))
 	var request struct{ Status struct{ Token string } }
 	if err := json.Unmarshal(a.body, &request); err != nil || request.Status.Token == "" {
@@ -250,7 +250,7 @@ func (c *cluster) changeAndAwait(t *testing.T, objects []manifest, out string) {
 	c.applyAll(t, objects)
 	for _, m := range objects {
 		arrives(m, "added", "snapshot")
-		path := strings.ReplaceAll(paths[m.Kind], "/namespaces/kubecdc/", "/namespaces/"+m.Meta.Namespace+"/") + m.Meta.Name
+		path := strings.ReplaceAll(c.paths[m.Kind], "/namespaces/kubecdc/", "/namespaces/"+m.Meta.Namespace+"/") + m.Meta.Name
 		a := c.call(t, "", http.MethodPatch, path, "application/merge-patch+json", []byte(`{"metadata":{"labels":{"seen":"yes"}}}`))
 		if a.code != http.StatusOK {
 			t.Fatalf("%s: %d %s", m.file, a.code, a.body)

@@ -63,7 +63,7 @@ const (
 // lasting are the conditions that are worth a look only if they last, and have no metric of their own.
 var lasting = []condition.Code{
 	condition.ConfigPending, condition.ResourceListing, condition.ResourceUnread,
-	condition.CredentialsUnread, condition.ListAmbiguous, condition.ListIncomplete, condition.SnapshotPending, condition.ResourceGone,
+	condition.CredentialsUnread, condition.ListAmbiguous, condition.ListIncomplete, condition.ObjectsOutdated, condition.SnapshotPending, condition.ResourceGone,
 	condition.NamespaceUnknown,
 	condition.TypesUnwatched, condition.TypesSilent, condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
 	condition.SinkCompressionRefused,

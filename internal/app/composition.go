@@ -41,6 +41,7 @@ type composition struct {
 	snapshots   *requestedSnapshots
 	replays     *requestedReplays
 	clock       *condition.Condition
+	outdated    *condition.Condition
 
 	open     atomic.Bool   // all parts are made
 	applied  chan struct{} // closed once the configuration is in force, see recordApplied
@@ -60,7 +61,7 @@ type composition struct {
 func newComposition(s *shared, cfg *config.Config, span string) (*composition, error) {
 	c := &composition{
 		shared: s, cfg: cfg, span: span, began: time.Now(), applied: make(chan struct{}), failed: newFailure(),
-		clock: condition.New(s.log, "clock", condition.Problem{}),
+		clock: condition.New(s.log, "clock", condition.Problem{}), outdated: condition.New(s.log, "rules", condition.Problem{}),
 	}
 	var err error
 	if c.client, err = NewClient(cfg, s.version); err != nil {

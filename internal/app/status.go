@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -36,10 +37,11 @@ func (a *app) buildSnapshot() admin.Snapshot {
 func (c *composition) fillSnapshot(s *admin.Snapshot) {
 	skew := c.client.ClockSkew()
 	c.clock.Update(clockProblem(skew))
+	c.outdated.Update(outdatedProblem(c.shaper.Outdated()))
 	s.Cluster = admin.ClusterStatus{Name: c.source.Cluster(), UID: c.source.Identity(), ClockSkew: skew}
 	s.Resources, s.Audit = c.source.Status(), c.attribution.auditStatus()
 	s.Rules, s.Routes = c.shaper.Stats(), c.sinks.routes.routeStats()
-	s.Conditions = slices.Concat(s.Conditions, s.Journal.Conditions(), []condition.Status{c.clock.Status()},
+	s.Conditions = slices.Concat(s.Conditions, s.Journal.Conditions(), []condition.Status{c.clock.Status(), c.outdated.Status()},
 		c.source.Conditions(), c.attribution.conditions(), c.guard.statuses(), c.protection.set.Statuses())
 	for i, r := range c.sinks.runners {
 		status := r.sinkStatus()
@@ -83,6 +85,18 @@ func clockProblem(ahead time.Duration) (p condition.Problem) {
 	if ahead >= maxClockSkew {
 		p.Code = condition.ClockSkew
 		p.Cause = fmt.Sprintf("this machine's clock is %v %s the API server's", ahead.Round(time.Second), which)
+	}
+	return p
+}
+
+// outdatedProblem reports the objects, counted by resource, that destinations have as their rule was before an edit.
+func outdatedProblem(objects map[string]int) (p condition.Problem) {
+	var all []string
+	for _, resource := range slices.Sorted(maps.Keys(objects)) {
+		all = append(all, fmt.Sprintf("%d of %s", objects[resource], resource))
+	}
+	if len(all) > 0 {
+		p.Code, p.Cause = condition.ObjectsOutdated, condition.JoinNames(all)
 	}
 	return p
 }

@@ -117,6 +117,9 @@ var (
 	ResourceUnread = define("ResourceUnread", Degraded, slog.LevelWarn, "objects cannot be read beside the watch, for a resync or for missing states; trying again",
 		"objects can be read beside the watch again", "the watch continues; the resync or the missing states are late",
 		"grant the right or repair the server that the cause names")
+	ObjectsOutdated = define("ObjectsOutdated", Degraded, slog.LevelInfo, "destinations have objects as their rule was before it was edited",
+		"destinations have all objects as the rules are", "each follows the edited rule with its next change",
+		"wait, or emit all of them: exporter signal snapshot, or resync in the rule")
 	SnapshotPending = define("SnapshotPending", Degraded, slog.LevelInfo, "a snapshot of the resource for one sink is not complete yet",
 		"the snapshot for the sink is complete", "changes flow; a sink that was added lacks what has not changed since",
 		"wait; if it lasts, look at the conditions of the resource and of the sink")

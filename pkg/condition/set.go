@@ -218,7 +218,7 @@ func (s *Set) queueLine(alike []transition) {
 	}
 	if s.noun != "" {
 		slices.Sort(names)
-		attrs = append(attrs, s.noun, joinNames(slices.Compact(names)))
+		attrs = append(attrs, s.noun, JoinNames(slices.Compact(names)))
 	}
 	if len(alike) == 1 {
 		attrs = append(attrs, t.attrs...)

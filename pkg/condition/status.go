@@ -113,7 +113,7 @@ func (s Status) CauseText() string {
 	if len(s.Members) < 2 {
 		return cause
 	}
-	return fmt.Sprintf("%d (%s): %s", len(s.Members), joinNames(s.Members), cause)
+	return fmt.Sprintf("%d (%s): %s", len(s.Members), JoinNames(s.Members), cause)
 }
 
 // EffectText returns the effect, with the time that is left before history is lost.
@@ -138,8 +138,8 @@ func formatMinutes(d time.Duration) string {
 // maxNames bounds the members that a line names.
 const maxNames = 3
 
-// joinNames joins the first few names and counts the others.
-func joinNames(all []string) string {
+// JoinNames joins the first few names and counts the others.
+func JoinNames(all []string) string {
 	if len(all) <= maxNames {
 		return strings.Join(all, ", ")
 	}

@@ -68,8 +68,6 @@ type StoredResource struct {
 	// BodiesMissing is set if a rule needs bodies but the known objects have none: they came from a replicated state without
 	// bodies, or no rule needed bodies before.
 	BodiesMissing bool
-	// Reshaped is the number of known objects that were last emitted under other keys of their rule than it has now.
-	Reshaped int
 }
 
 // Known is what the exporter has emitted of one object: the identity of its newest journaled change, and a summary of the

@@ -13,14 +13,19 @@ type flags uint8
 const (
 	otherRedaction flags = 1 << iota // last emitted under another redaction
 	otherBody                        // its stored body is of another redaction or form
+	otherShape                       // last emitted in another form, or under other keys of its rule than redaction and filter
 	notEmitted                       // a filter has left it out: no destination has it
 )
+
+// outdated are the flags of an object that destinations have as its rule was before an edit.
+const outdated = otherRedaction | otherShape
 
 // objectFlags holds the flags of the objects of one resource that have some. It holds hashes of keys; a collision only sets
 // RedactionChanged, or leaves out a state before, unnecessarily. Safe for concurrent use.
 type objectFlags struct {
-	mu    sync.Mutex
-	byKey map[uint64]flags
+	mu       sync.Mutex
+	byKey    map[uint64]flags
+	outdated int // objects with a flag of outdated
 }
 
 var flagsSeed = maphash.MakeSeed()
@@ -52,7 +57,9 @@ func (f *objectFlags) change(key string, set, clear flags) {
 		return
 	}
 	hash := maphash.String(flagsSeed, key)
-	if now := f.byKey[hash]&^clear | set; now != 0 {
+	now := f.byKey[hash]&^clear | set
+	f.outdated += countOutdated(now) - countOutdated(f.byKey[hash])
+	if now != 0 {
 		if f.byKey == nil {
 			f.byKey = map[uint64]flags{}
 		}
@@ -60,6 +67,13 @@ func (f *objectFlags) change(key string, set, clear flags) {
 	} else {
 		delete(f.byKey, hash)
 	}
+}
+
+func countOutdated(of flags) int {
+	if of&outdated != 0 && of&notEmitted == 0 {
+		return 1
+	}
+	return 0
 }
 
 // recordEmitted clears the flags of an object whose change is emitted, and sets RedactionChanged on the first one under the
@@ -70,7 +84,7 @@ func (f *objectFlags) recordEmitted(c *event.Change) {
 	}
 	key := objectKey(c)
 	c.RedactionChanged = c.RedactionChanged || f.has(key, otherRedaction) && claimsDifference(c.Type)
-	f.change(key, 0, otherRedaction|otherBody|notEmitted)
+	f.change(key, 0, outdated|otherBody|notEmitted)
 	if c.Left { // an object that is gone is removed with what is known of it
 		f.change(key, notEmitted, 0)
 	}

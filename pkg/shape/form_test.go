@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -66,6 +67,42 @@ func TestStateOfAnotherFormIsMissing(t *testing.T) {
 		}
 		if len(second.Before) == 0 || len(second.Patch) == 0 || first.RedactionChanged || second.RedactionChanged {
 			t.Errorf("step %d: %+v, then %+v", i, first, second)
+		}
+	}
+}
+
+// TestObjectsAreOutdatedFromAnEditToTheirNextChange: those that destinations have as the rule was, in whatever member, also
+// after another load.
+func TestObjectsAreOutdatedFromAnEditToTheirNextChange(t *testing.T) {
+	s := &formScene{scene: newScene(t, Policy{}), policy: Policy{Before: "full"}}
+	count := 0
+	update := func() {
+		t.Helper()
+		count++
+		c := updatedTo(deployment, fmt.Sprintf(`{"metadata":{"name":"a","labels":{"n":"%d"}}}`, count))
+		if c.Previous = "1"; len(s.shapeChanges(c)) != 1 {
+			t.Fatal("the change is not emitted")
+		}
+	}
+	s.reload("v1")
+	update()
+	for name, edit := range map[string]func(){
+		"fields":        func() { s.policy.Fields = Fields{Drop: []string{"spec.other"}} },
+		"onlyIfChanged": func() { s.policy.OnlyIfChanged = []string{"metadata.labels"} },
+		"redaction":     func() { s.policy.RedactPaths = []string{"spec.secret"} },
+		"capture":       func() { s.metadataOnly = true },
+	} {
+		if s.reload("v1"); len(s.shaper.Outdated()) != 0 {
+			t.Errorf("before the edit of %s %v are outdated", name, s.shaper.Outdated())
+		}
+		edit()
+		for range 2 {
+			if s.reload("v1"); s.shaper.Outdated()[deployment.String()] != 1 {
+				t.Errorf("after the edit of %s %v are outdated", name, s.shaper.Outdated())
+			}
+		}
+		if update(); len(s.shaper.Outdated()) != 0 {
+			t.Errorf("after a change that follows the edit of %s %v are outdated", name, s.shaper.Outdated())
 		}
 	}
 }

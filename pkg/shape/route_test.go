@@ -93,6 +93,20 @@ func TestTheFirstRouteThatMatchesDecides(t *testing.T) {
 	}
 }
 
+func TestARouteMayAskForAnAnnotation(t *testing.T) {
+	r := routesOf(t, Route{
+		MatchResource: resourceIs("deployments"), Topics: map[string]string{"main": "blue"},
+		Filter: `object.?metadata.?annotations["example.com/team"].orValue("") == "blue"`,
+	})
+	r.wantTopics("it has the value", "- blue", updatedTo(deployment, `{"metadata":{"annotations":{"example.com/team":"blue"}}}`))
+	for _, other := range []string{`{"metadata":{"annotations":{"example.com/team":"red"}}}`, `{"metadata":{"annotations":{"a":"b"}}}`, `{"metadata":{}}`, `{}`} {
+		r.wantTopics(other, "own own", updatedTo(deployment, other))
+	}
+	if s := r.Stats()[0]; s.Failed != 0 {
+		t.Errorf("the filter fails: %s", s.Failure)
+	}
+}
+
 // A control record must go to the same sinks as the changes that it concerns.
 func TestControlRecordsGoToEverySinkOfTheirResource(t *testing.T) {
 	r := routesOf(t,

@@ -143,6 +143,7 @@ var statements = map[string]map[string]string{
 		"- **Dropped changes are not": "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
 		"- **To drop permanently":     advice,
 		"- **Order holds within":      "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
+		"- **By a label or an anno":   "route_test.go TestARouteMayAskForAnAnnotation",
 		"- **State needs every":       advice,
 		"- **`gap` and the records":   "route_test.go TestControlRecordsGoToEverySinkOfTheirResource",
 		"- **A filter that fails**":   "route_test.go TestTheFirstRouteThatMatchesDecides",

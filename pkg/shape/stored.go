@@ -24,7 +24,7 @@ func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known))
 			return from(name, nil)
 		}
 		r := s.ruleOfResource(resource)
-		objects, reshaped, bodiesMissing, found := 0, 0, false, &objectFlags{}
+		objects, bodiesMissing, found := 0, false, &objectFlags{}
 		stored, err := from(name, func(k event.Known) {
 			as := s.openKnown(resource, r, &k)
 			if r != nil {
@@ -32,9 +32,6 @@ func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known))
 				found.change(k.Key, is, 0)
 				if is&otherBody != 0 && as.form != r.formOf(resource) {
 					k.Summary, bodiesMissing = deltas.ForgetParts(k.Summary), true
-				}
-				if is&(otherRedaction|otherBody) != 0 || as.shape != r.shapeID && as.shape != redactionUnknown {
-					reshaped++
 				}
 			}
 			if objects++; r != nil || !as.filtered { // otherwise no destination needs its delete
@@ -47,7 +44,6 @@ func (s *Shaper) WrapLoad(from LoadFunc) func(event.Resource, func(event.Known))
 			s.mu.Unlock()
 			begins := objects > 0 && !slices.Contains(s.bodies.BodyResources(), name) // no rule stored bodies before
 			stored.BodiesMissing = (stored.BodiesMissing || begins || bodiesMissing) && r.keepsBodies
-			stored.Reshaped = reshaped
 		}
 		return stored, err
 	}
@@ -95,12 +91,30 @@ func (r *rule) compareEmission(resource event.Resource, as emission) (is flags) 
 		is |= otherRedaction | otherBody
 	}
 	if as.form != now.form && as.form != redactionUnknown && resource.Version != "" {
-		is |= otherBody
+		is |= otherBody | otherShape
+	}
+	if as.shape != now.shape && as.shape != redactionUnknown {
+		is |= otherShape
 	}
 	if as.filtered {
 		is |= notEmitted
 	}
 	return is
+}
+
+// Outdated counts the objects, by resource, that destinations have as their rule was before an edit.
+func (s *Shaper) Outdated() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]int{}
+	for resource, of := range s.flags {
+		of.mu.Lock()
+		if of.outdated > 0 {
+			all[resource] = of.outdated
+		}
+		of.mu.Unlock()
+	}
+	return all
 }
 
 // flagsOf returns the flags of the objects of a resource.
@@ -117,7 +131,7 @@ func (s *Shaper) flagsOf(resource string) *objectFlags {
 func (s *Shaper) sealKnown(r *rule, o *event.Observation, of *objectFlags) {
 	now, conceals := r.emissionOf(o.Resource), r.redactor.hidesValuesOf(o.Resource)
 	for _, key := range o.RemovedKeys {
-		if of.change(key, 0, otherRedaction|otherBody|notEmitted); conceals {
+		if of.change(key, 0, outdated|otherBody|notEmitted); conceals {
 			s.memory.forgetObject(o.Resource, key)
 		}
 	}

@@ -217,9 +217,6 @@ func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *em
 	if err != nil {
 		return nil, err
 	}
-	if stored.Reshaped > 0 {
-		r.env.cfg.Log.Info(reshapedText, "resource", r.resource.String(), "objects", stored.Reshaped)
-	}
 	plan, changed := r.planScopes(stored, lost)
 	if changed {
 		if err := r.env.cfg.SetScopes(ctx, r.resource, plan); err != nil {
@@ -263,9 +260,6 @@ func (r *runner) recordBodiesFilled(ctx context.Context) {
 		r.env.fail(fmt.Errorf("record that the bodies of %s were read: %w", r.resource, err))
 	}
 }
-
-const reshapedText = "the rule was edited, which is not compared: objects keep the shape in which they were emitted until " +
-	"their next change; resync, or a signal for a snapshot, emits all of them"
 
 // knownSets distributes the known objects of a resource to its scopes.
 type knownSets struct {
