@@ -96,6 +96,7 @@ func checkCrashed(t *testing.T, opts Options, read, settled uint64) {
 func checkPromises(t *testing.T, j *runningJournal, read, settled uint64) {
 	t.Helper()
 	newest, oldest := j.Newest(), j.Oldest()
+	_, recovered := j.PendingRecovery() // from a broken store come changes, and no positions
 	if newest < read {
 		t.Fatalf("a reader saw change %d, the newest left is %d", read, newest)
 	}
@@ -112,7 +113,7 @@ func checkPromises(t *testing.T, j *runningJournal, read, settled uint64) {
 		scope := fmt.Sprint("scope-", s)
 		known, stored := j.loadStored(scope)
 		position := stored.Position
-		if n, ok := last[scope]; ok && position != strconv.Itoa(n) { // I1
+		if n, ok := last[scope]; ok && !recovered && position != strconv.Itoa(n) || recovered && position != "" { // I1
 			t.Fatalf("%s: position %q, newest change %d", scope, position, n)
 		}
 		if position != "" && (len(known) != 1 || known[0].ResourceVersion != position) {
@@ -133,7 +134,7 @@ func checkPromises(t *testing.T, j *runningJournal, read, settled uint64) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if next <= c.Low { // same atomic write as the cursor
+	if next <= c.Low && !recovered { // same atomic write as the cursor
 		t.Fatalf("cursor %d, but no dead letter %d", c.Low, next)
 	}
 	j.mustAppend(smallObservation("after", 1))
