@@ -42,8 +42,8 @@ func TestCorruptJournalIsReplacedAndMarkedByGap(t *testing.T) {
 	s.awaitAll()
 }
 
-// TestWhatStandsBeforeADamagedByteIsDelivered pauses a sink, and changes a byte in the journal's log. The sink
-// gets what stands before that in order, and then the gaps and the snapshots; the other sink gets these alone.
+// TestWhatStandsBeforeADamagedByteIsDelivered pauses a sink, and changes a byte in the journal's log. The sink stays paused,
+// and then gets what stands before that in order, and the gaps and the snapshots; the other sink gets these alone.
 func TestWhatStandsBeforeADamagedByteIsDelivered(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
 	var dir string
@@ -62,6 +62,8 @@ func TestWhatStandsBeforeADamagedByteIsDelivered(t *testing.T) {
 
 	s.must(s.exporter.Start(t.Context()))
 	s.await(s.buses[1], func(records []bus.Record) string { return s.missingAfterRestart(records[before[1]:]) })
+	s.awaitMetric(`kubecdc_sink_paused{sink="kafka"}`, "1") // still
+	s.ask("signal", "resume", "--sink", "kafka", "--config", s.exporter.Config())
 	isChange := func(r bus.Record) bool { return slices.Contains([]string{"added", "updated", "deleted"}, r.Type) }
 	s.await(s.buses[0], func(records []bus.Record) string {
 		return s.missingAfterRestart(slices.DeleteFunc(slices.Clone(records[before[0]:]), isChange))

@@ -45,7 +45,7 @@ func (c *fixture) historyForgotten() {
 		if r.Resource != "configmaps" {
 			return false
 		}
-		if !r.Watch() {
+		if !r.Watch() && r.Query.Get("limit") != "1" { // of one object only the version is asked for
 			listed.Store(true)
 		}
 		return !listed.Load()

@@ -404,11 +404,14 @@ func (r *refusers) judge(at refuser, objects, percent int) {
 	}
 }
 
-// TestADestinationThatRefusesEverythingMakesTwentyDeadLetters has destinations of all kinds with a limit that no change is
-// below, and restarts the exporter twice.
+// noChange is a limit that no change is below, and that lets brokers write what ends a transaction.
+const noChange = 128
+
+// TestADestinationThatRefusesEverythingMakesTwentyDeadLetters has destinations of all kinds that take no change, and restarts
+// the exporter twice.
 func TestADestinationThatRefusesEverythingMakesTwentyDeadLetters(t *testing.T) {
 	_, lanes, _, _ := refusalSize()
-	r := surround(t).fixture(t).refusers(lanes, 10)
+	r := surround(t).fixture(t).refusers(lanes, noChange)
 	for i := range 4 * maxRefusals {
 		r.create(workload.ConfigMaps, fmt.Sprint("object-", i))
 	}
