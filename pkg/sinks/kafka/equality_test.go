@@ -413,7 +413,8 @@ func (r *topicRun) produceLate(s *Sink, late protocol.RecordBatch, leader int32)
 			return failed.Error()
 		}
 		err = p.Wait(r.Context())
-		if errors.Is(err, kafka.NotLeaderForPartition) || errors.Is(err, kafka.UnknownTopicOrPartition) {
+		var answer kafka.Error // or else a connection that the broker has closed
+		if err != nil && !errors.As(err, &answer) || answer == kafka.NotLeaderForPartition || answer == kafka.UnknownTopicOrPartition {
 			return err.Error()
 		}
 		return ""
