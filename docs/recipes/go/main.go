@@ -10,7 +10,7 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 )
@@ -29,47 +29,24 @@ func main() {
 	}
 }
 
-// follow reads all partitions from the beginning until ctx ends. All records of one object are in one partition, so the
-// order between partitions does not matter.
+// follow reads a topic from its beginning until ctx ends. All records of one object are in one partition, so the order
+// between partitions does not matter.
 func follow(ctx context.Context, broker, topic string) error {
-	partitions, err := kafka.DefaultDialer.LookupPartitions(ctx, "tcp", broker, topic)
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	values := make(chan []byte)
-	for _, p := range partitions {
-		go func() {
-			stop(read(ctx, kafka.ReaderConfig{Brokers: []string{broker}, Topic: topic, Partition: p.ID}, values))
-		}()
-	}
+	defer client.Close()
 	var table consumer.Table
 	for {
-		select {
-		case value := <-values:
-			if err := apply(&table, value); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// read sends the values of one partition until ctx ends.
-func read(ctx context.Context, partition kafka.ReaderConfig, to chan<- []byte) error {
-	reader := kafka.NewReader(partition)
-	defer reader.Close()
-	for {
-		message, err := reader.ReadMessage(ctx)
-		if err != nil {
+		fetched := client.PollFetches(ctx)
+		if err := fetched.Err(); err != nil {
 			return err
 		}
-		select {
-		case to <- message.Value:
-		case <-ctx.Done():
-			return ctx.Err()
+		for records := fetched.RecordIter(); !records.Done(); {
+			if err := apply(&table, records.Next().Value); err != nil {
+				return err
+			}
 		}
 	}
 }
