@@ -407,8 +407,8 @@ func (r *refusers) judge(at refuser, objects, percent int) {
 // noChange is a limit that no change is below, and that lets brokers write what ends a transaction.
 const noChange = 128
 
-// TestADestinationThatRefusesEverythingMakesTwentyDeadLetters has destinations of all kinds that take no change, and restarts
-// the exporter twice.
+// TestADestinationThatRefusesEverythingMakesTwentyDeadLetters has destinations of all kinds that take no change, and
+// restarts the exporter twice.
 func TestADestinationThatRefusesEverythingMakesTwentyDeadLetters(t *testing.T) {
 	_, lanes, _, _ := refusalSize()
 	r := surround(t).fixture(t).refusers(lanes, noChange)
