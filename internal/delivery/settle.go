@@ -50,8 +50,8 @@ func newSettler(name string, sink sinks.Sink, journal Journal, b *backlog, polic
 }
 
 // restoreState restores what was stored with the cursor the pipeline starts from: the answers of the destinations, and the
-// state of a stateful sink. Under another routing fingerprint the sink could take one message for another, and is told that
-// it knows none.
+// state of a stateful sink. Under another routing fingerprint the sink could take one message for another, so newest is 0
+// then.
 func (s *settler) restoreState(stored []byte) {
 	fingerprint, answers, state, ok := splitState(stored)
 	isKnown := ok && fingerprint == s.cfg.RoutingFingerprint

@@ -106,7 +106,7 @@ func fillWays(ctx context.Context, client *apiserver.Client, scopes []*scopeRepo
 		ctx, cancel := context.WithTimeout(ctx, apiserver.SlowAfter)
 		defer cancel()
 		ways, err := source.AskWays(ctx, client, s.scope)
-		if s.Reads = ways; err != nil {
+		if s.Reads, s.lacking = ways.String(), ways.Lacking(); err != nil {
 			s.Unfollowed = apiserver.Reason(err)
 		}
 	})

@@ -66,7 +66,8 @@ type scopeReport struct {
 	Unfollowed string         `json:"unfollowed,omitempty"` // why it cannot be listed and watched
 	Measured   *measureReport `json:"measured,omitempty"`
 
-	scope selection.Scope
+	scope   selection.Scope
+	lacking string // of Reads, the ways that its server lacks
 }
 
 type measureReport struct {

@@ -25,9 +25,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "\n%s selects %s%s\n", rule.Path, strings.Join(rule.Select, ", "), rule.limitsText())
 		r.writeResources(&b, rule.Resources)
 		writeNames(&b, "allowed, and cannot be followed", rule.scopeNotes(func(s *scopeReport) string { return s.Unfollowed }))
-		writeNames(&b, "read in another way, because the server lacks one", rule.scopeNotes(func(s *scopeReport) string {
-			return strings.Join(slices.DeleteFunc(strings.Split(s.Reads, ", "), func(way string) bool { return !strings.HasPrefix(way, "no ") }), ", ")
-		}))
+		writeNames(&b, "read in another way, because the server lacks one", rule.scopeNotes(func(s *scopeReport) string { return s.lacking }))
 		writeNames(&b, "selected and not served", rule.Unserved)
 		writeNames(&b, "left alone", rule.Left)
 		writePaths(&b, rule.Paths)

@@ -80,27 +80,27 @@ func queryReached(ctx context.Context, e *apiserver.Endpoint, s *apiserver.Slot,
 }
 
 // AskWays asks the server of a scope what it can do, see [apiserver.Ways]. The error is why the scope cannot be followed.
-func AskWays(ctx context.Context, client *apiserver.Client, scope selection.Scope) (ways string, err error) {
+func AskWays(ctx context.Context, client *apiserver.Client, scope selection.Scope) (*apiserver.Ways, error) {
 	e, err := client.Endpoint(scope)
 	if err != nil {
-		return "", err
+		return &apiserver.Ways{}, err
 	}
 	newest, err := e.Newest(ctx)
 	if err == nil {
 		err = checkWatchable(newest)
 	}
 	if err != nil {
-		return e.Ways.String(), err
+		return e.Ways, err
 	}
 	if refusal := queryReached(ctx, e, nil, newest); refusal != nil {
 		e.Ways.Learn(apiserver.StreamedList, refusal)
 	}
 	c, err := e.Watch(ctx, nil, metav1.ListOptions{ResourceVersion: newest})
 	if err != nil {
-		return e.Ways.String(), fmt.Errorf("%w: %w", errUnwatchable, err)
+		return e.Ways, fmt.Errorf("%w: %w", errUnwatchable, err)
 	}
 	c.Stop()
-	return e.Ways.String(), nil
+	return e.Ways, nil
 }
 
 // noObjectSelector returns a field selector that matches as little as the program's rights allow: the name of no object, or,

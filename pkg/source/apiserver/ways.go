@@ -63,19 +63,26 @@ func (w *Ways) Forget() {
 }
 
 // String describes what was learnt; "" if nothing was.
-func (w *Ways) String() string {
+func (w *Ways) String() string { all, _ := w.describe(); return all }
+
+// Lacking describes the ways that the server lacks; "" if it has all that were tried.
+func (w *Ways) Lacking() string { _, lacking := w.describe(); return lacking }
+
+func (w *Ways) describe() (all, lacking string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var all []string
+	var tried, lacked []string
 	for way, l := range w.learnt {
-		switch {
-		case l.lacking != "":
-			all = append(all, fmt.Sprintf("no %s (%s)", wayNames[way], l.lacking))
-		case !l.at.IsZero():
-			all = append(all, wayNames[way])
+		name := wayNames[way]
+		if l.lacking != "" {
+			name = fmt.Sprintf("no %s (%s)", name, l.lacking)
+			lacked = append(lacked, name)
+		}
+		if !l.at.IsZero() {
+			tried = append(tried, name)
 		}
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(tried, ", "), strings.Join(lacked, ", ")
 }
 
 // wayTable holds the ways of each resource. It is safe for concurrent use.
