@@ -14,15 +14,21 @@ import confluent_kafka
 newest = {}  # by object, including deleted ones: id, uid and resourceVersion of its newest record
 
 
+def version(change):
+    """Versions that are no numbers have no order: the later record is the newer one."""
+    text = change.get("resourceVersion") or ""
+    return int(text) if text.isdecimal() else 0
+
+
 def is_new(change):
-    if not change["type"] in ("added", "updated", "deleted", "snapshot", "sync"):
-        return True  # gap, snapshot.begin and snapshot.end are about a resource
+    if change["type"] not in ("added", "updated", "deleted", "snapshot", "sync"):
+        return True  # snapshots begin and end, gaps, who made a change: these are about a resource, and replace nothing
     key = (change["cluster"], change["group"], change["resource"], change.get("namespace"), change["name"])
     known = newest.get(key)
     if known and not change.get("coalesced"):
-        if change["id"] == known["id"] or int(change["resourceVersion"]) < int(known["resourceVersion"]):
+        if change["id"] == known["id"] or version(change) < version(known):
             return False
-    newest[key] = {name: change[name] for name in ("id", "uid", "resourceVersion")}
+    newest[key] = {name: change.get(name) for name in ("id", "uid", "resourceVersion")}
     return True
 
 
@@ -45,7 +51,7 @@ def main():
         if message.error():
             raise confluent_kafka.KafkaException(message.error())
         change = json.loads(message.value())
-        if is_new(change):
+        if "resource" in change and is_new(change):  # rule 9: what is of no resource, as a fence, says nothing of the cluster
             print(change["type"], change["resource"], change.get("namespace", ""), change.get("name", ""), flush=True)
 
 

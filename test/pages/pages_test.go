@@ -46,6 +46,16 @@ func TestTheQuickStartRuns(t *testing.T) {
 	w.awaitPrints()
 }
 
+// produceHostile writes what a destination may hold in its worst hour into a topic that every recipe's pattern finds, until
+// the walk has ended.
+func (w *walk) produceHostile() {
+	w.t.Helper()
+	const topics = "kafka-topics.sh --bootstrap-server 127.0.0.1:9092 --topic k8s.hostile "
+	w.run("hostile records", topics+`--create --partitions 1
+		python3 `+testdata(w.t, "produce.py")+` 127.0.0.1:9092 k8s.hostile < pkg/consumer/testdata/hostile.jsonl`)
+	w.last = topics + "--delete"
+}
+
 // makeBuild is what recipes take for granted.
 const makeBuild = "make build\n"
 
@@ -62,9 +72,12 @@ func TestTheGoRecipeRuns(t *testing.T) {
 func TestThePythonRecipeRuns(t *testing.T) {
 	w := newWalk(t, running(t), []command{exporterRuns, {
 		begins: "python3 docs/recipes/table.py", ready: `snapshot.end configmaps`,
-		prints: []string{`added configmaps default python\n`, `deleted configmaps default python\n`},
+		prints: []string{
+			`added configmaps default python\n`, `deleted configmaps default python\n`, `configmaps shop text\n`, `deleted configmaps shop kept\n`,
+		},
 	}})
 	w.run("a build", makeBuild)
+	w.produceHostile()
 	w.follow("docs/recipes/python.md")
 	w.awaitPrints()
 }
@@ -79,8 +92,7 @@ func TestThePostgreSQLRecipeRuns(t *testing.T) {
 	w.await(`psql --command "SELECT object->'spec' FROM state_at(now()) WHERE resource = 'deployments' AND name = 'shop'"`, `shop:7`)
 	w.run("a delete", "kubectl delete configmap rows\nkubectl delete deployment shop\n")
 	w.await(colour, `^\s*$`)
-	w.run("hostile records", `kafka-topics.sh --bootstrap-server 127.0.0.1:9092 --create --topic k8s.hostile --partitions 1
-		python3 `+testdata(t, "produce.py")+` 127.0.0.1:9092 k8s.hostile < pkg/consumer/testdata/hostile.jsonl`)
+	w.produceHostile()
 	w.await(`psql --tuples-only --command "SELECT object->'data'->>'regex' FROM state_at(now()) WHERE cluster = 'a' AND name = 'text'"`,
 		`\[\^\\u0000-\\u007f\]`)
 	w.await(`psql --tuples-only --command "SELECT name FROM state_at(now()) WHERE resource = 'roles'"`, `^ *h%00i\s*$`)

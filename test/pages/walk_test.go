@@ -35,6 +35,7 @@ type walk struct {
 	replaced *strings.Replacer
 	commands []command
 	started  []*started
+	last     string // what tidies up once nothing runs any more, if anything
 }
 
 // started is a command in the background.
@@ -188,16 +189,33 @@ func (w *walk) stop(b block) {
 // awaitPrints waits until every command has printed what it has to.
 func (w *walk) awaitPrints() {
 	w.t.Helper()
-	deadline := time.Now().Add(patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
 	for _, s := range w.started {
 		for _, expression := range s.prints {
-			for err := s.printed(expression); err != nil; err = s.printed(expression) {
-				if time.Now().After(deadline) {
-					w.t.Fatal(err)
-				}
-				time.Sleep(50 * time.Millisecond) // between two looks
-			}
+			w.must(s.awaitPrint(ctx, expression))
 		}
+	}
+}
+
+// awaitPrint returns nil once the output matches; a command that has ended prints nothing more.
+func (s *started) awaitPrint(ctx context.Context, expression string) error {
+	for {
+		ended := s.process == nil || hasEnded(s.process)
+		err := s.printed(expression)
+		if err == nil || ended || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond) // between two looks
+	}
+}
+
+func hasEnded(p *process.Process) bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
 	}
 }
 
@@ -213,6 +231,9 @@ func (w *walk) end() {
 		if text, err := os.ReadFile(s.log); w.t.Failed() {
 			w.t.Logf("%s: %s\n%s %v", s.place, s.begins, text[max(0, len(text)-8<<10):], err)
 		}
+	}
+	if out, err := w.shell(w.last); err != nil {
+		w.t.Errorf("%s: %v\n%s", w.last, err, out)
 	}
 }
 
