@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	_ "time/tzdata" // filters may name time zones, and an image has none
@@ -43,7 +44,7 @@ func executeOn(ctx context.Context, args []string, stdout, stderr io.Writer) exi
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	var wrong *config.Error
 	if errors.As(err, &wrong) { // one problem a line, each with its file: a prefix would only push them to the right
 		fmt.Fprintln(stderr, wrong)
@@ -57,7 +58,7 @@ func executeOn(ctx context.Context, args []string, stdout, stderr io.Writer) exi
 		fmt.Fprintf(stderr, "exporter: %v\n", err)
 		return code
 	}
-	fmt.Fprintf(stderr, "exporter: %v\nTry 'exporter --help'.\n", err)
+	fmt.Fprintf(stderr, "exporter: %v\nTry '%s --help'.\n", err, cmd.CommandPath())
 	return exit.Usage
 }
 
@@ -67,8 +68,13 @@ func rootCommand() *cobra.Command {
 		Short:         "Ships every change of the Kubernetes resources you choose to Kafka, NATS, a webhook or a file",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE:          func(*cobra.Command, []string) error { return errors.New("a command is missing") },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SetOut(cmd.ErrOrStderr()) // a script that lost its command must not take the help for an answer
+			return errors.Join(cmd.Help(), errors.New("a command is missing"))
+		},
+		Version: fmt.Sprintf("%s (%s, %s/%s)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
 	root.AddCommand(tapCommand(), topCommand())
 	root.AddCommand(explainCommand(), rbacCommand(), auditPolicyCommand(), verifyCommand(), sqlCommand())

@@ -48,7 +48,7 @@ func TestBadUsageExitsTwo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, stdout, stderr := try(t, args...)
-			if code != exit.Usage || stdout != "" || !strings.HasPrefix(stderr, "exporter: ") {
+			if code != exit.Usage || stdout != "" || !strings.Contains(stderr, "exporter: ") {
 				t.Errorf("exit %d, stdout %q, stderr %q; want exit 2 and a message", code, stdout, stderr)
 			}
 		})

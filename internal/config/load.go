@@ -8,6 +8,7 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -49,8 +50,11 @@ func parseConfig(file string, content []byte, checks ...func(*reporter, *Config)
 	d := &decoder{reporter: rep}
 	d.decodeValue(root, reflect.ValueOf(&cfg).Elem(), "")
 	rep.problems = append(rep.problems, overlayEnvironment(&cfg)...)
-	if len(rep.problems) == 0 { // a value that could not be decoded would cause follow-up problems
-		validateAll(rep, &cfg)
+	undecoded := rep.problems
+	validateSections(rep, &cfg)
+	rep.problems = append(undecoded, slices.DeleteFunc(rep.problems[len(undecoded):], func(p Problem) bool { return rep.follows(p, undecoded) })...)
+	if len(undecoded) == 0 {
+		validateRelations(rep, &cfg)
 	}
 	if len(rep.problems) == 0 {
 		warnSuspicious(rep, &cfg)

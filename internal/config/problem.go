@@ -154,9 +154,25 @@ func (rep *reporter) lineOfPath(path string) int {
 		if line, ok := rep.lines[path]; ok || path == "" {
 			return max(line, 1)
 		}
-		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+		path = parentOf(path)
 	}
 }
+
+// follows reports whether a problem may only be there because others could not be decoded: it is at or around one of them, or
+// beside one and names it, or misses a key that may be that one misspelt.
+func (rep *reporter) follows(p Problem, undecoded []Problem) bool {
+	return slices.ContainsFunc(undecoded, func(u Problem) bool {
+		return p.Path == u.Path || leadsThrough(u.Path, p.Path) || leadsThrough(p.Path, u.Path) ||
+			leadsThrough(p.Path, parentOf(u.Path)) && (!rep.isSet(p.Path) || strings.Contains(p.Message, lastKey(u.Path)))
+	})
+}
+
+// leadsThrough reports whether a path leads through another one.
+func leadsThrough(path, outer string) bool {
+	return outer == "" || strings.HasPrefix(path, outer) && len(path) > len(outer) && strings.ContainsRune(".[", rune(path[len(outer)]))
+}
+
+func parentOf(path string) string { return path[:max(strings.LastIndexAny(path, ".["), 0)] }
 
 // isSet reports whether the file has the key at path.
 func (rep *reporter) isSet(path string) bool {

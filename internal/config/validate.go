@@ -1,23 +1,27 @@
 package config
 
-// validateAll checks a decoded configuration, section by section. These checks need several values, or more than a type.
-func validateAll(rep *reporter, c *Config) {
+// validateSections checks a decoded configuration, section by section: what needs several values, or more than a type.
+func validateSections(rep *reporter, c *Config) {
 	validateCharacters(rep, c)
 	validateCluster(rep, c.Cluster)
 	validateRedaction(rep, c.Redaction)
 	validateResources(rep, c.Resources, c.Redaction.Key != "")
 	validateSinks(rep, c.Sinks, c.Routes)
-	validateRoutes(rep, c)
 	validateJournal(rep, c.Journal)
 	validateDelivery(rep, c.Delivery)
 	validateAudit(rep, c.Audit)
-	validateState(rep, c)
-	validateElection(rep, c)
 	validateAdmin(rep, c.Admin)
-	validateOwnAddresses(rep, c)
-	validateFileOverlaps(rep, c)
 	rep.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	rep.checkOneOf("log.format", c.Log.Format, "text", "json")
+}
+
+// validateRelations checks what sections say of each other. All that was given has been decoded.
+func validateRelations(rep *reporter, c *Config) {
+	validateRoutes(rep, c)
+	validateState(rep, c)
+	validateElection(rep, c)
+	validateOwnAddresses(rep, c)
+	validateFileOverlaps(rep, c)
 }
 
 // warnSuspicious warns of valid settings that are probably mistakes. c has no problems.
