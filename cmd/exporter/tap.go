@@ -31,7 +31,7 @@ type tapFlags struct {
 
 func tapCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "tap (--select RESOURCE... | --address HOST:PORT) [-n NAMESPACE] [--filter CEL] [-o diff|json|yaml|name] [--once]",
+		Use:   "tap (RESOURCE... | --select RESOURCE... | --address HOST:PORT) [-n NAMESPACE] [--filter CEL] [-o diff|json|yaml|name] [--once]",
 		Short: "Show changes in the terminal as they happen",
 		Long: `Show changes in the terminal as they happen, field by field.
 
@@ -43,17 +43,18 @@ The rights needed are list and watch on what is selected.
 
 With --address the changes are those that a running exporter observes. It shows facts
 and no values: the object, the changed parts and the author.`,
-		Example: `  exporter tap --select deployments.apps
-  exporter tap --select pods,events -n shop
+		Example: `  exporter tap deployments
+  exporter tap pods,events -n shop
   exporter tap --select '*' --filter 'change.type == "deleted"'
   exporter tap --select pods --filter 'object.status.phase == "Failed"' --once -o yaml
   exporter tap --address localhost:8080`,
-		Args: cobra.NoArgs,
 	}
 	var f tapFlags
 	flags := cmd.Flags()
-	flags.StringSliceVarP(&f.selected, "select", "s", nil, `resources, as kubectl writes them: "pods", "deployments.apps", "*.cert-manager.io", "*"`)
+	flags.StringSliceVarP(&f.selected, "select", "s", nil, `resources, as kubectl takes them: "pods", "po", "deployments.apps"; "*.cert-manager.io", "*"`)
 	flags.StringSliceVarP(&f.namespaces, "namespace", "n", nil, "only these namespaces; all without")
+	flags.BoolP("all-namespaces", "A", false, "all namespaces, as without -n")
+	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
 	flags.StringVarP(&f.labels, "selector", "l", "", "only objects with these labels, as kubectl writes it")
 	flags.StringVar(&f.filter, "filter", "", "only changes for which this CEL expression over object, oldObject and change is true")
 	flags.StringVarP(&f.output, "output", "o", tap.Diff, "form: "+strings.Join(tap.Formats, ", "))
@@ -67,7 +68,8 @@ and no values: the object, the changed parts and the author.`,
 	for _, ofCluster := range []string{"kubeconfig", "context", "selector"} {
 		cmd.MarkFlagsMutuallyExclusive("address", ofCluster)
 	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.selectArguments(args)
 		if err := f.validate(); err != nil {
 			return err
 		}
@@ -86,6 +88,16 @@ and no values: the object, the changed parts and the author.`,
 		return tap.Cluster(ctx, tap.ClusterOptions{Client: client, Rule: f.selectionRule(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
 	}
 	return cmd
+}
+
+// selectArguments adds resources that are given as kubectl takes them: kinds and short names, in any case.
+func (f *tapFlags) selectArguments(args []string) {
+	for _, arg := range args {
+		f.selected = append(f.selected, strings.Split(arg, ",")...)
+	}
+	for i, name := range f.selected {
+		f.selected[i] = strings.ToLower(name)
+	}
 }
 
 // changeFilter returns the filter of the changes that the flags select.

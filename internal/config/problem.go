@@ -158,8 +158,8 @@ func (rep *reporter) lineOfPath(path string) int {
 	}
 }
 
-// follows reports whether a problem may only be there because others could not be decoded: it is at or around one of them, or
-// beside one and names it, or misses a key that may be that one misspelt.
+// follows reports whether a problem may only be there because others could not be decoded: it is at or around one of them,
+// or beside one and names it, or misses a key that may be that one misspelt.
 func (rep *reporter) follows(p Problem, undecoded []Problem) bool {
 	return slices.ContainsFunc(undecoded, func(u Problem) bool {
 		return p.Path == u.Path || leadsThrough(u.Path, p.Path) || leadsThrough(p.Path, u.Path) ||

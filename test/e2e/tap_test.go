@@ -78,7 +78,7 @@ func TestTapShowsChangesFieldByField(t *testing.T) {
 	l := newRestricted(t, leastRules)
 	ctx := t.Context()
 	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "web", "old"))
-	v := l.tap("--select", "configmaps,secrets", "-n", "web", "--color", "never")
+	v := l.tap("cm,Secret", "-n", "web", "--color", "never")
 
 	l.must(l.cluster.Patch(ctx, workload.ConfigMaps, "web", "old", `{"data":{"replicas":"two"}}`))
 	l.must(l.cluster.Patch(ctx, workload.ConfigMaps, "web", "old", `{"data":{"replicas":"three"}}`))

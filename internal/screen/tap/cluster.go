@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +39,10 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 	log := slog.New(newNotes(o.Notes))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	rule, err := resolveNames(ctx, o.Client, o.Rule)
+	if err != nil {
+		return exit.With(exit.Usage, err)
+	}
 	bodies := newStates(maxStates)
 	shaper, err := shape.New([]shape.Policy{{Filter: o.Filter, Before: "full"}}, shape.Options{JournalSecret: []byte(rand.Text()), Bodies: bodies})
 	if err != nil {
@@ -45,7 +51,7 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 	changes := make(chan shown, queued)
 	t := &changeCollector{bodies: bodies, changes: changes, log: log}
 	src, err := source.New(source.Config{
-		Client: o.Client, Cluster: clusterName(ctx, o.Client), Rules: []selection.Rule{o.Rule},
+		Client: o.Client, Cluster: clusterName(ctx, o.Client), Rules: []selection.Rule{rule},
 		Load: func(event.Resource, func(event.Known)) (event.StoredResource, error) {
 			return event.StoredResource{}, nil
 		},
@@ -64,6 +70,25 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 	}
 	go printWhenReady(ctx, src, o.Client.Host(), o.Notes)
 	return p.printWhile(ctx, changes, src.Run)
+}
+
+// resolveNames replaces names that kubectl knows, as "po", by those of the resources. Where the cluster cannot be asked, the
+// rule stays: the source asks again, and says why it cannot.
+func resolveNames(ctx context.Context, c *apiserver.Client, rule selection.Rule) (selection.Rule, error) {
+	found, err := c.Explain(ctx, []selection.Rule{rule})
+	if err != nil {
+		return rule, nil //nolint:nilerr // see above
+	}
+	rule.Select = slices.Clone(rule.Select)
+	for _, u := range found.Unserved {
+		switch {
+		case len(u.Aliased) == 1, len(u.Aliased) > 1 && !strings.ContainsRune(u.Aliased[0], '.'): // the core group is the first
+			rule.Select[u.Select] = u.Aliased[0]
+		case len(u.Aliased) > 1:
+			return rule, fmt.Errorf("%q is a name of several resources: expected one of %s", u.Name, strings.Join(u.Aliased, ", "))
+		}
+	}
+	return rule, nil
 }
 
 // clusterName is the name that changes carry: as without cluster.name in a configuration, where that may be read.

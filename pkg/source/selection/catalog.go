@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
 // Served is a resource that the API server serves.
@@ -118,27 +119,33 @@ func (c Catalog) findMatching(p pattern) []Served {
 	return found
 }
 
-// unservedReason suggests names for common mistakes: a missing group, and a singular or short name. unwatchable means that
-// it is served, and no name helps.
-func (c Catalog) unservedReason(p pattern) (reason string, unwatchable bool) {
+// explainUnserved fills in why a name selects nothing, with what may have been meant: a missing group, a singular or short
+// name, a name misspelt.
+func (c Catalog) explainUnserved(u *Unserved, p pattern) {
 	if p.isWildcard() {
-		return "the API server serves nothing of this group that can be watched; it is watched as soon as it is served", false
+		u.Reason = "the API server serves nothing of this group that can be watched; it is watched as soon as it is served"
+		return
 	}
-	var meant []string
+	var names []string
 	for _, group := range slices.Sorted(maps.Keys(c)) {
 		for _, s := range c[group] {
-			switch name := s.Resource.String(); {
+			name := s.Resource.String()
+			switch {
 			case s.Unwatchable && p.matchesResource(s.Resource):
-				return "it is served, but cannot be watched: its server offers no list, or no watch", true
-			case !s.Unwatchable && p.version == "" && (p.group == "" || p.group == group) && s.hasName(p.resource) && !slices.Contains(meant, name):
-				meant = append(meant, name)
+				u.Unwatchable, u.Reason = true, "it is served, but cannot be watched: its server offers no list, or no watch"
+				return
+			case s.Unwatchable:
+				continue
+			case p.version == "" && (p.group == "" || p.group == group) && s.hasName(p.resource) && !slices.Contains(u.Aliased, name):
+				u.Aliased = append(u.Aliased, name)
 			}
+			names = append(names, name)
 		}
 	}
-	if len(meant) > 0 {
-		return "the API server does not serve this; did you mean " + strings.Join(meant, " or ") + "?", false
+	u.Reason, u.Nearest = "the API server does not serve this; it is watched as soon as it is served", path.ClosestName(p.text, names)
+	if meant := cmp.Or(strings.Join(u.Aliased, " or "), u.Nearest); meant != "" {
+		u.Reason = "the API server does not serve this; did you mean " + meant + "?"
 	}
-	return "the API server does not serve this; it is watched as soon as it is served", false
 }
 
 func (s Served) hasName(name string) bool {

@@ -34,9 +34,11 @@ type Unserved struct {
 	Rule, Select int
 	Name         string // as written
 	Reason       string
-	Unwatchable  bool    // it is served, and cannot be watched
-	Assumed      bool    // as in Match
-	Scopes       []Scope // the scopes to watch, derived from the name; empty for a wildcard, or if an earlier rule owns the resource
+	Aliased      []string // resources that kubectl knows by this name: singular, kind, short, or without the group
+	Nearest      string   // the resource with the most similar name, if one is near
+	Unwatchable  bool     // it is served, and cannot be watched
+	Assumed      bool     // as in Match
+	Scopes       []Scope  // the scopes to watch, derived from the name; empty for a wildcard, or if an earlier rule owns the resource
 }
 
 // Scopes returns the scopes of all matches, in the order of the rules.
@@ -183,7 +185,7 @@ func (r *resolver) addMatch(rule, name int, s Served) {
 
 func (r *resolver) addUnserved(rule, name int, p pattern) {
 	u := Unserved{Rule: rule, Select: name, Name: p.text}
-	u.Reason, u.Unwatchable = r.catalog.unservedReason(p)
+	r.catalog.explainUnserved(&u, p)
 	s := p.assumedServed()
 	id := withoutVersion(s.Resource)
 	if owner, owned := r.ownerOf(id); owned && owner == rule && !r.awaited[id] && !p.isWildcard() {

@@ -176,7 +176,7 @@ func TestSingularShortNameOrKindGetsASuggestion(t *testing.T) {
 	c := ReadCatalog(groups, lists, nil, nil)
 	for name, meant := range map[string]string{
 		"pod": "pods", "po": "pods", "deploy": "deployments.apps", "deployment": "deployments.apps", "deploy.apps": "deployments.apps",
-		"pod.apps": "", "pods.v9": "", "depl": "",
+		"pod.apps": "", "pods.v9": "", "deployment.app": "deployments.apps", "depl": "", "widgets.example.com": "",
 	} {
 		waiting := Resolve([]Rule{{Select: []string{name}}}, c).Unserved
 		if len(waiting) != 1 || strings.Contains(waiting[0].Reason, "did you mean "+meant+"?") != (meant != "") {
