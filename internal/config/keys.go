@@ -8,7 +8,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kubecdc/kubecdc/pkg/shape/path"
+	"github.com/kubecdc/kubecdc/pkg/nearest"
 )
 
 // field locates the struct field of a key.
@@ -69,4 +69,4 @@ func unknownKeyProblem(key *yaml.Node, known map[string]field) Problem {
 }
 
 // closestMatch returns the candidate that word was probably meant to be, or "".
-func closestMatch(word string, candidates []string) string { return path.ClosestName(word, candidates) }
+func closestMatch(word string, candidates []string) string { return nearest.Name(word, candidates) }

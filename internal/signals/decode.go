@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/kubecdc/kubecdc/pkg/shape/path"
+	"github.com/kubecdc/kubecdc/pkg/nearest"
 )
 
 // InvalidError is returned for a request that can be none of any signal, and is kept nowhere.
@@ -134,7 +134,7 @@ func (f form) checkNeeded(members map[string]json.RawMessage) error {
 
 // suggest returns the nearest of several names, to follow other text; "" if none is near.
 func suggest(name string, names []string) string {
-	if near := path.ClosestName(name, names); near != "" {
+	if near := nearest.Name(name, names); near != "" {
 		return fmt.Sprintf(", did you mean %q?", near)
 	}
 	return ""

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kubecdc/kubecdc/pkg/nearest"
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
@@ -202,7 +203,7 @@ func (s *Schema) nearestMember(n *schemaNode, p path.Path, depth int) path.Path 
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	near := path.ClosestName(p[0].Name, names)
+	near := nearest.Name(p[0].Name, names)
 	if near == "" {
 		return nil
 	}

@@ -20,9 +20,9 @@ var mayImport = map[string][]string{
 	"pkg/rawjson":          nil,
 	"pkg/source":           {"pkg/resourceversion", "pkg/event", "pkg/deltas", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/condition"},
 	"pkg/source/apiserver": {"pkg/event", "pkg/deltas", "pkg/source/decode", "pkg/source/selection"},
-	"pkg/source/selection": {"pkg/event"},
+	"pkg/source/selection": {"pkg/event", "pkg/nearest"},
 	"pkg/source/decode":    {"pkg/event", "pkg/deltas", "pkg/rawjson"},
-	"pkg/shape":            {"pkg/event", "pkg/deltas", "pkg/rawjson", "pkg/shape/path", "pkg/shape/filter", "pkg/shape/diff"},
+	"pkg/shape":            {"pkg/event", "pkg/deltas", "pkg/nearest", "pkg/rawjson", "pkg/shape/path", "pkg/shape/filter", "pkg/shape/diff"},
 	"pkg/shape/path":       {},
 	"pkg/shape/filter":     {"pkg/event", "pkg/rawjson"},
 	"pkg/shape/diff":       {"pkg/rawjson", "pkg/shape/path"},
@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"pkg/ratelimit":        nil,
 	"pkg/consumer":         {"pkg/rawjson", "pkg/resourceversion"},
 	"pkg/resourceversion":  nil,
+	"pkg/nearest":          nil,
 
 	"pkg/sinks":                  {"pkg/condition", "pkg/event", "pkg/format"},
 	"pkg/sinks/stdout":           {"pkg/event", "pkg/format", "pkg/sinks", "pkg/condition"},
@@ -53,7 +54,7 @@ var mayImport = map[string][]string{
 	"internal/attribution":             {"pkg/resourceversion", "pkg/event", "pkg/rawjson", "internal/attribution/audit", "internal/attribution/stamp", "pkg/condition"},
 	"internal/attribution/stamp":       {"pkg/condition", "pkg/event", "pkg/ratelimit", "pkg/resourceversion"},
 	"internal/delivery":                {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},
-	"internal/config":                  {"internal/attribution/audit", "internal/attribution/audit/topic", "internal/signals", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
+	"internal/config":                  {"internal/attribution/audit", "internal/attribution/audit/topic", "internal/signals", "pkg/event", "pkg/format", "pkg/nearest", "pkg/shape", "pkg/shape/filter", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/admin":                   {"internal/port", "pkg/condition", "pkg/event", "pkg/shape", "pkg/source", "internal/attribution", "internal/delivery", "internal/journal"},
 
 	"internal/state":         {"pkg/resourceversion", "pkg/event", "pkg/sinks", "pkg/condition", "internal/journal"},
@@ -65,7 +66,7 @@ var mayImport = map[string][]string{
 
 	"internal/exit":            nil,
 	"internal/screen/terminal": nil,
-	"internal/signals":         {"pkg/condition", "pkg/shape/path"},
+	"internal/signals":         {"pkg/condition", "pkg/nearest"},
 	"internal/telemetry":       {"pkg/condition"},
 	"internal/port":            {"pkg/condition"},
 	"internal/app":             {"*"},

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/shape/path"
+	"github.com/kubecdc/kubecdc/pkg/nearest"
 )
 
 // Served is a resource that the API server serves.
@@ -142,7 +142,7 @@ func (c Catalog) explainUnserved(u *Unserved, p pattern) {
 			names = append(names, name)
 		}
 	}
-	u.Reason, u.Nearest = "the API server does not serve this; it is watched as soon as it is served", path.ClosestName(p.text, names)
+	u.Reason, u.Nearest = "the API server does not serve this; it is watched as soon as it is served", nearest.Name(p.text, names)
 	if meant := cmp.Or(strings.Join(u.Aliased, " or "), u.Nearest); meant != "" {
 		u.Reason = "the API server does not serve this; did you mean " + meant + "?"
 	}

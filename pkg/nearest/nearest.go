@@ -1,9 +1,9 @@
-package path
+package nearest
 
 import "strings"
 
-// ClosestName returns the candidate with the smallest edit distance to word, or "" if none is close.
-func ClosestName(word string, candidates []string) string {
+// Name returns the candidate with the smallest edit distance to word, or "" if none is close.
+func Name(word string, candidates []string) string {
 	best, smallest := "", max(2, len(word)/3)+1
 	for _, c := range candidates {
 		if n := editDistance(strings.ToLower(word), strings.ToLower(c)); n < smallest && n < len(c) {
