@@ -2,8 +2,8 @@
 // functions, runs each as a task, stops them in a fixed order, and reports their status.
 //
 //   - app is the process: log, admin server, configuration file, election. It exists once.
-//   - composition is everything that one configuration makes: journal, source, sinks. A changed file makes another one, which
-//     adopts unchanged parts (see docs/adr/0023-a-changed-file-makes-another-composition.md).
+//   - composition is everything that one configuration makes: journal, source, sinks. A changed file makes another one
+//     (see docs/adr/0062-a-reload-is-a-restart-inside-the-process.md).
 //   - terms runs one composition after the other. With a replicated state, a term begins on standby and ends when another
 //     process takes over.
 //   - sinkSet holds the sinks of a composition; a runner is one sink with the pipeline that feeds it.

@@ -43,25 +43,8 @@ func keysInStructOrder(fields map[string]field) []string {
 
 func joinKeys(fields map[string]field) string { return strings.Join(keysInStructOrder(fields), ", ") }
 
-// renamedKeys maps former names of keys to the present ones. docs/upgrading.md has a row for each.
-var renamedKeys = map[string]string{"producer": "idempotence"}
-
-// removedKeys maps keys that are no more to what is in their place. docs/upgrading.md has a row for each.
-var removedKeys = map[string]string{
-	"exact":   "allow_batched on the stream, and no other writer: no change is stored twice then",
-	"signals": "the socket in journal.dir, or admin.signals.tokenFile",
-}
-
 func unknownKeyProblem(key *yaml.Node, known map[string]field) Problem {
 	p := Problem{Line: key.Line, Message: "unknown key", Expected: "one of " + joinKeys(known)}
-	if name := renamedKeys[key.Value]; name != "" {
-		if _, here := known[name]; here {
-			return Problem{Line: key.Line, Message: "the former name of a key", Expected: name + ", see docs/upgrading.md"}
-		}
-	}
-	if instead := removedKeys[key.Value]; instead != "" {
-		return Problem{Line: key.Line, Message: "a key that was removed", Expected: instead + ", see docs/upgrading.md"}
-	}
 	if near := closestMatch(key.Value, keysInStructOrder(known)); near != "" {
 		p.Message = `unknown key, did you mean "` + near + `"?`
 	}
