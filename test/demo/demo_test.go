@@ -269,7 +269,7 @@ func TestCtrlCWhileTheExporterIsAwayCleansUp(t *testing.T) {
 	p := perform(t, "--exporter", exporterUnderTest(t))
 	p.until("> kill -9")
 	p.signal(os.Interrupt)
-	p.end(exitInterrupted)
+	p.end(exitOK)
 	p.leftNothing()
 }
 
@@ -277,7 +277,7 @@ func TestCtrlCWhileTheServersStartCleansUp(t *testing.T) {
 	p := perform(t, "--exporter", exporterUnderTest(t))
 	p.until("Start the parts")
 	p.signal(os.Interrupt)
-	p.end(exitInterrupted)
+	p.end(exitOK)
 	p.leftNothing()
 }
 
@@ -288,7 +288,7 @@ func TestADemoThatNobodyReadsAnyMoreCleansUp(t *testing.T) {
 	if err := p.stdout.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p.end(exitInterrupted)
+	p.end(exitOK)
 	p.leftNothing()
 }
 

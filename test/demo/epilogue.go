@@ -13,7 +13,7 @@ const epilogue = `
              stream: K8S
              subject: "k8s.{cluster}.{group}.{resource}.{namespace}.{name}"
              create: {enabled: true}
-         # or: kafka: {brokers: ["127.0.0.1:9092"], topic: "k8s.{group}.{resource}"}
+         # or: kafka: {brokers: ["127.0.0.1:9092"], topic: "k8s.{group}.{resource}", createTopics: {enabled: true}}
        journal: {dir: ./data}
 
        bin/exporter validate --config my.yaml

@@ -13,19 +13,15 @@ import (
 )
 
 const (
-	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitInterrupted = 130 // as a shell reports an end by Ctrl-C
+	exitOK     = 0 // also after Ctrl-C
+	exitFailed = 1
+	exitUsage  = 2
 )
 
 // readingPace is the pause between two steps. It is for the reader only; nothing is right or wrong because of it. It is
 // more than a second, since Kubernetes records writers to the second: of two writes in one second, it is unknown which
 // writer was the last.
 const readingPace = 1100 * time.Millisecond
-
-// errInterrupted is the end of a script that was not played to its end because the user did not want to.
-var errInterrupted = errors.New("interrupted")
 
 // options are the command line's.
 type options struct {
@@ -50,9 +46,6 @@ func execute(args []string, stdout *os.File, stderr io.Writer) int {
 	switch err := run(ctx, options, newNarrator(stdout)); {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errInterrupted):
-		fmt.Fprintf(stderr, "demo: %v\n", err)
-		return exitInterrupted
 	default:
 		fmt.Fprintf(stderr, "demo: %v\n", err)
 		return exitFailed

@@ -14,7 +14,7 @@ type script struct {
 	settings, web object
 }
 
-// run plays the demo from its start to its end and leaves nothing behind. Its error is errInterrupted if ctx ended first.
+// run plays the demo from its start to its end and leaves nothing behind. That a user stops it before is no error.
 func run(ctx context.Context, options options, out *narrator) error {
 	out.title("kubecdc: every change of a Kubernetes cluster, on your message bus")
 	out.note("A real API server, a real NATS and the exporter run on this machine, for this demo only.")
@@ -26,8 +26,8 @@ func run(ctx context.Context, options options, out *narrator) error {
 		err = s.play(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
-		out.note("Stopping.")
-		return errors.Join(errInterrupted, s.close(false))
+		out.note("Stopped before its end.")
+		return s.close(false)
 	}
 	return errors.Join(err, s.close(err != nil))
 }
