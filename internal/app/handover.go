@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/election"
@@ -22,40 +24,80 @@ const (
 	acceptAfter = 3
 )
 
-// runHandovers moves the Lease to a process that can deliver, until ctx ends. A holder that has not delivered anywhere for
-// yieldAfter, and reaches no destination, yields the Lease; a standby accepts it if it reaches one. Both apply the same
-// test, so that an outage for all, or a destination that rejects everything, moves nothing.
+// runHandovers moves the Lease to a process that reaches more, until ctx ends. A holder names in the Lease which
+// destinations it reaches, once it has not delivered to another one for yieldAfter and that does not answer it either; a
+// standby that reaches all of these and one more accepts. Both apply the same test, so that an outage for all, or a
+// destination that rejects everything, moves nothing.
 func (t *terms) runHandovers(ctx context.Context) error {
 	e := t.membership.election
-	var failingSince time.Time
 	var watch holderWatch
-	reached := 0
+	failingSince, surpassed := map[string]time.Time{}, 0
 	for ratelimit.Sleep(ctx, handoverInterval) == nil {
 		c := t.current.Load()
 		t.membership.noneActive.Update(watch.checkHolder(e, c.replica.writer, c.cfg.Election.YieldAfter))
-		problem := ""
-		if e.IsHolder() {
-			problem = c.deliveryProblem()
-		}
-		if e.IsYielded() && c.replica.writer.Status().OK() && c.sinks.reachAny(ctx) {
-			reached++
+		if offer := e.Yielded(); offer != "" && c.replica.writer.Status().OK() && surpasses(c.sinks.reached(ctx), offer) {
+			surpassed++
 		} else {
-			reached = 0
+			surpassed = 0
 		}
-		if reached == acceptAfter {
-			t.log.Info("the active exporter reaches no bus, and this one does: it takes over", "active", e.Holder())
+		if surpassed == acceptAfter {
+			t.log.Info("the active exporter does not reach every bus, and this one reaches more: it takes over", "active", e.Holder())
 			e.AcceptYielded()
-			reached = 0
+			surpassed = 0
 		}
-		if problem == "" {
-			failingSince = time.Time{}
-		} else if failingSince.IsZero() {
-			failingSince = time.Now()
+		failing := map[string]string{}
+		if e.IsHolder() {
+			failing = c.failingSinks()
 		}
-		yields := problem != "" && time.Since(failingSince) >= c.cfg.Election.YieldAfter && !c.sinks.reachAny(ctx)
-		t.membership.setYielding(yields, problem)
+		t.membership.yieldFor(ctx, c, overdue(failingSince, failing, c.cfg.Election.YieldAfter))
 	}
 	return nil
+}
+
+// overdue notes since when each sink has been failing, and returns the causes of those that have been for so long.
+func overdue(since map[string]time.Time, failing map[string]string, bound time.Duration) map[string]string {
+	maps.DeleteFunc(since, func(sink string, _ time.Time) bool { return failing[sink] == "" })
+	late := map[string]string{}
+	for sink, cause := range failing {
+		if since[sink].IsZero() {
+			since[sink] = time.Now()
+		}
+		if time.Since(since[sink]) >= bound {
+			late[sink] = cause
+		}
+	}
+	return late
+}
+
+// yieldFor yields the Lease if a destination that fails does not answer.
+func (m *membership) yieldFor(ctx context.Context, c *composition, failing map[string]string) {
+	var reached []string
+	if len(failing) > 0 {
+		reached = c.sinks.reached(ctx)
+	}
+	for _, sink := range slices.Sorted(maps.Keys(failing)) {
+		if slices.Contains(reached, sink) {
+			continue
+		}
+		cause := "no sink delivers: " + failing[sink]
+		if len(reached) > 0 {
+			cause = "sink " + sink + " does not deliver: " + failing[sink]
+		}
+		m.election.SetYielding(offerPrefix + strings.Join(reached, ","))
+		m.yielding.Update(condition.Problem{Code: condition.LeaseYielded, Cause: cause})
+		return
+	}
+	m.election.SetYielding("")
+	m.yielding.Clear()
+}
+
+// offerPrefix begins what a holder that yields the Lease writes there, before the names of the sinks that it reaches.
+const offerPrefix = "reaches:"
+
+// surpasses reports whether sinks are all of an offer and more.
+func surpasses(reached []string, offer string) bool {
+	names := strings.FieldsFunc(strings.TrimPrefix(offer, offerPrefix), func(r rune) bool { return r == ',' })
+	return len(reached) > len(names) && !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(reached, name) })
 }
 
 // holderWatch observes the holder of a Lease from a standby.
@@ -90,44 +132,41 @@ func (h *holderWatch) checkHolder(e *election.Election, w *state.Writer, bound t
 	return p
 }
 
-func (m *membership) setYielding(yields bool, problem string) {
-	m.election.SetYielding(yields)
-	if yields {
-		m.yielding.Update(condition.Problem{Code: condition.LeaseYielded, Cause: problem})
-	} else {
-		m.yielding.Clear()
-	}
-}
-
-// deliveryProblem returns why no sink delivers, "" if one does. It is safe for concurrent use.
-func (c *composition) deliveryProblem() string {
-	if !c.open.Load() {
-		return firstCause(c.replica.failoverConditions())
-	}
-	reason := ""
+// failingSinks returns why sinks do not deliver whose destinations can be asked: all of them while a take-over does not end.
+// It is safe for concurrent use.
+func (c *composition) failingSinks() map[string]string {
+	failing := map[string]string{}
 	for _, r := range c.sinks.runners {
-		now := r.currentPipeline().Stats().Condition
-		if now.Severity < condition.NotReady {
-			return ""
+		if r == nil || c.sinks.pingers[r.name] == nil {
+			continue
 		}
-		reason = now.CauseText()
+		if !c.open.Load() {
+			failing[r.name] = firstCause(c.replica.failoverConditions())
+		} else if now := r.currentPipeline().Stats().Condition; now.Severity >= condition.NotReady {
+			failing[r.name] = now.CauseText()
+		}
 	}
-	return "no sink delivers: " + reason
+	maps.DeleteFunc(failing, func(_, cause string) bool { return cause == "" })
+	return failing
 }
 
-// reachAny pings the destinations of all sinks that can be pinged, and reports whether one answers.
-func (set *sinkSet) reachAny(ctx context.Context) bool {
+// reached pings the destinations of all sinks that can be pinged, and returns the names of those that answer, sorted.
+func (set *sinkSet) reached(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, busPingTimeout)
 	defer cancel()
-	var answered atomic.Bool
+	var mu sync.Mutex
+	var answered []string
 	var pinging sync.WaitGroup
-	for _, pinger := range set.pingers {
+	for name, pinger := range set.pingers {
 		pinging.Go(func() {
 			if pinger.Ping(ctx) == nil {
-				answered.Store(true)
+				mu.Lock()
+				defer mu.Unlock()
+				answered = append(answered, name)
 			}
 		})
 	}
 	pinging.Wait()
-	return answered.Load()
+	slices.Sort(answered)
+	return answered
 }

@@ -23,8 +23,8 @@ type sinkSet struct {
 	*shared
 	cfg     *config.Config
 	routes  *routing
-	runners []*runner // in the order of the configuration; nil until openSinks for those that create files
-	pingers []sinks.Pinger
+	runners []*runner               // in the order of the configuration; nil until openSinks for those that create files
+	pingers map[string]sinks.Pinger // by sink, of those that have a destination to ask
 }
 
 // feed is the source of the changes of every pipeline, and the progress that is known of the sinks.
@@ -37,7 +37,7 @@ type feed struct {
 
 // newSinkSet makes all sinks, except those that create files. It opens no connection.
 func newSinkSet(s *shared, cfg *config.Config) (*sinkSet, error) {
-	set := &sinkSet{shared: s, cfg: cfg, runners: make([]*runner, len(cfg.Sinks))}
+	set := &sinkSet{shared: s, cfg: cfg, runners: make([]*runner, len(cfg.Sinks)), pingers: map[string]sinks.Pinger{}}
 	var err error
 	if set.routes, err = newRouting(cfg); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func newSinkSet(s *shared, cfg *config.Config) (*sinkSet, error) {
 			return nil, errors.Join(err, set.close())
 		}
 		if pinger, ok := set.runners[i].sink.(sinks.Pinger); ok {
-			set.pingers = append(set.pingers, pinger)
+			set.pingers[sink.Name] = pinger
 		}
 	}
 	return set, nil

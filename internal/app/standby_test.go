@@ -116,7 +116,7 @@ func (p *pair) awaitOwner(active, standby *candidate) {
 // passLease lets the second process have the Lease of the first one, as from one that reaches no bus.
 func (p *pair) passLease() {
 	p.Helper()
-	p.first.membership.election.SetYielding(true)
+	p.first.membership.election.SetYielding("more")
 	p.await("the Lease passes to the second process", func() bool {
 		p.second.membership.election.AcceptYielded()
 		return p.first.membership.election.Holder() == p.second.identity

@@ -30,8 +30,8 @@ type Election struct {
 	// Another exporter takes over when the active one has not renewed the Lease for so long: whole seconds, at most 24h.
 	// The Lease is renewed five times as often.
 	Duration time.Duration `mapstructure:"duration"`
-	// An active exporter that has not reached the destination of any sink for so long yields the Lease to a standby that
-	// reaches one. It stays active while there is no such standby.
+	// An active exporter that has not reached the destination of a sink for so long yields the Lease to a standby that
+	// reaches that one, too. It stays active while there is no such standby.
 	YieldAfter time.Duration `mapstructure:"yieldAfter"`
 	// Identity of this exporter in the Lease, different for each. Empty: $POD_NAME, else the host's name and a random word.
 	Identity string `mapstructure:"identity"`

@@ -49,7 +49,7 @@ type Election struct {
 	holder    holder        // when the Lease was last seen
 	unrenewed time.Duration // see Unrenewed
 	renewed   time.Time     // when the last successful write of the Lease by this process began
-	yields    bool          // see SetYielding
+	yields    string        // see SetYielding
 	accepts   bool          // see AcceptYielded
 	changed   chan struct{}
 }
@@ -154,7 +154,9 @@ func (e *Election) acquireIfFree(ctx context.Context, found *coordination.Lease)
 func (e *Election) writeLease(ctx context.Context, found *coordination.Lease) error {
 	self := e.self
 	e.mu.Lock()
-	self.yields = e.yields && holderOf(found).isSameProcess(self)
+	if holderOf(found).isSameProcess(self) {
+		self.yields = e.yields
+	}
 	e.mu.Unlock()
 	began := time.Now()
 	written, err := e.leases.putLease(ctx, withHolder(found, self, e.duration, time.Now()))
@@ -264,9 +266,10 @@ func (e *Election) ProvesHolder() bool {
 	return e.holder.isSameProcess(e.self) && time.Since(e.renewed) < e.duration
 }
 
-// SetYielding sets whether this process, while it holds the Lease, yields it to a candidate that accepts it. It continues to
+// SetYielding sets whether this process, while it holds the Lease, yields it to a candidate that accepts it: what such a
+// candidate has to surpass, in terms of the caller, or "" for no candidate. The process continues to
 // renew the Lease, so that nothing changes if there is no such candidate.
-func (e *Election) SetYielding(yields bool) {
+func (e *Election) SetYielding(yields string) {
 	e.mu.Lock()
 	changed := e.yields != yields
 	e.yields = yields
@@ -276,11 +279,15 @@ func (e *Election) SetYielding(yields bool) {
 	}
 }
 
-// IsYielded reports whether another process held the Lease when it was last seen, and yields it.
-func (e *Election) IsYielded() bool {
+// Yielded returns the value of [Election.SetYielding] of another process that held the Lease when it was last seen; "" if
+// none yields it.
+func (e *Election) Yielded() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.holder.yields && !e.holder.isSameProcess(e.self)
+	if e.holder.isSameProcess(e.self) {
+		return ""
+	}
+	return e.holder.yields
 }
 
 // AcceptYielded makes this process acquire the Lease if the next attempt, which follows at once, finds it yielded.
@@ -295,7 +302,7 @@ func (e *Election) AcceptYielded() {
 func (e *Election) consumeAcceptance() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	accepts := e.accepts && e.holder.yields
+	accepts := e.accepts && e.holder.yields != ""
 	e.accepts = false
 	return accepts
 }

@@ -333,14 +333,14 @@ func (p *plane) getLease(t *testing.T) *api.Lease {
 func TestYieldedLeaseIsAcquiredByCandidateThatAccepts(t *testing.T) {
 	p := sharedPlane(t)
 	first, second := p.startStandby(t)
-	first.SetYielding(true)
-	awaitMet(t, "the yielded Lease", second.IsYielded)
+	first.SetYielding("more")
+	awaitMet(t, "the yielded Lease", func() bool { return second.Yielded() == "more" })
 	if !first.holdsLease() {
 		t.Error("the holder lost the Lease before another one accepted it")
 	}
 	second.AcceptYielded()
 	awaitWithin(t, "the second", second.AwaitLease)
-	if by := holderOf(p.getLease(t)); by.yields {
+	if by := holderOf(p.getLease(t)); by.yields != "" {
 		t.Error("the second yields the Lease that it has just acquired")
 	}
 }
@@ -348,18 +348,18 @@ func TestYieldedLeaseIsAcquiredByCandidateThatAccepts(t *testing.T) {
 func TestLeaseIsNotAcquiredOnceItIsNoLongerYielded(t *testing.T) {
 	p := sharedPlane(t)
 	first, second := p.startStandby(t)
-	first.SetYielding(true)
-	awaitMet(t, "the yielded Lease", second.IsYielded)
-	first.SetYielding(false)
-	awaitMet(t, "the Lease that is not yielded", func() bool { return !second.IsYielded() })
+	first.SetYielding("more")
+	awaitMet(t, "the yielded Lease", func() bool { return second.Yielded() == "more" })
+	first.SetYielding("")
+	awaitMet(t, "the Lease that is not yielded", func() bool { return second.Yielded() == "" })
 	second.AcceptYielded()
 	awaitMet(t, "the end of the attempt", func() bool {
 		second.mu.Lock()
 		defer second.mu.Unlock()
 		return !second.accepts
 	})
-	first.SetYielding(true)
-	awaitMet(t, "the Lease that is yielded again", second.IsYielded)
+	first.SetYielding("more")
+	awaitMet(t, "the Lease that is yielded again", func() bool { return second.Yielded() == "more" })
 	if second.holdsLease() {
 		t.Error("an earlier acceptance counts")
 	}

@@ -113,7 +113,8 @@ func (l leaseClient) putLease(ctx context.Context, lease *coordination.Lease) (*
 const (
 	// instanceAnnotation has a random word that the holding process has chosen: two processes may have one identity.
 	instanceAnnotation = "kubecdc.io/instance"
-	// yieldAnnotation marks a Lease that its holder keeps only until a candidate accepts it.
+	// yieldAnnotation marks a Lease that its holder keeps only until a candidate accepts it, which it does if it surpasses the
+	// value.
 	yieldAnnotation = "kubecdc.io/yields"
 )
 
@@ -121,14 +122,14 @@ const (
 type holder struct {
 	identity string
 	instance string // chosen at random by the process
-	yields   bool   // to a candidate that accepts
+	yields   string // what a candidate that accepts has to surpass; "" while the Lease is not yielded
 }
 
 // withHolder returns a copy of the Lease with a new holder, or renewed for the one it has.
 func withHolder(lease *coordination.Lease, by holder, duration time.Duration, now time.Time) *coordination.Lease {
 	lease = lease.DeepCopy()
 	before := holderOf(lease)
-	for key, value := range map[string]string{instanceAnnotation: by.instance, yieldAnnotation: yieldValue[by.yields]} {
+	for key, value := range map[string]string{instanceAnnotation: by.instance, yieldAnnotation: by.yields} {
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, key, value)
 		if value == "" {
 			delete(lease.Annotations, key)
@@ -147,14 +148,12 @@ func withHolder(lease *coordination.Lease, by holder, duration time.Duration, no
 	return lease
 }
 
-var yieldValue = map[bool]string{true: "true"}
-
 // holderOf returns the holder.
 func holderOf(lease *coordination.Lease) holder {
 	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
 		return holder{}
 	}
-	return holder{*lease.Spec.HolderIdentity, lease.Annotations[instanceAnnotation], lease.Annotations[yieldAnnotation] != ""}
+	return holder{*lease.Spec.HolderIdentity, lease.Annotations[instanceAnnotation], lease.Annotations[yieldAnnotation]}
 }
 
 func (h holder) isSameProcess(other holder) bool {

@@ -222,7 +222,7 @@ var (
 		"bring the broker or partition that the cause names back")
 	LeaseUnknown = define("LeaseUnknown", Degraded, slog.LevelWarn, "the Lease cannot be read or written",
 		"the Lease can be read and written again", "the active exporter continues, standbys wait", "check that the API server can be reached")
-	LeaseYielded = define("LeaseYielded", Degraded, slog.LevelWarn, "this exporter reaches no bus; a standby that reaches one takes over",
+	LeaseYielded = define("LeaseYielded", Degraded, slog.LevelWarn, "this exporter does not reach every bus; a standby that reaches more takes over",
 		"this exporter no longer yields the Lease", "changes are late until a standby takes over",
 		"check the network between this exporter and the bus")
 	IdentityShared = define("IdentityShared", NotReady, slog.LevelError, "another process has the identity of this one and holds the Lease",

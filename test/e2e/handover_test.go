@@ -68,6 +68,29 @@ func TestActiveYieldsToStandbyThatReachesBus(t *testing.T) {
 	p.judge(oracle.Rules{})
 }
 
+// TestActiveYieldsToStandbyThatReachesOneBusMore cuts the active exporter off from one of two buses, and not from that of
+// the state: the standby, which reaches both, takes over, and delivers what the other one could not.
+func TestActiveYieldsToStandbyThatReachesOneBusMore(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps}
+	p := newPair(t, kinds, "kafka", keepLease, func(s *exporter.Settings) { s.Election["yieldAfter"] = "1s" })
+	route, err := proxy.Start(strings.TrimPrefix(p.nats.URL(), "nats://"))
+	p.must(err)
+	t.Cleanup(func() { p.must(route.Close()) })
+	p.must(p.all[0].Configure(func(s *exporter.Settings) { s.NATSURL, s.Sinks = "nats://"+route.Address(), nil }))
+	p.start()
+	p.must(p.load(20, kinds).Wait())
+	p.awaitSettled()
+
+	route.Block()
+	p.must(p.load(20, kinds).Wait())
+	p.awaitAnswerOf(p.all[0], "/metrics", "\nkubecdc_active 0\n")
+	p.awaitAll()
+	route.Unblock()
+	p.must(p.load(20, kinds).Wait())
+	p.awaitAll()
+	p.judge(oracle.Rules{})
+}
+
 // TestReplicasWithOneIdentityAreReported gives both exporters one identity: one of them is active, and the other one reports
 // that. A deleted Lease costs one failover at most.
 func TestReplicasWithOneIdentityAreReported(t *testing.T) {
