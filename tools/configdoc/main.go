@@ -1,6 +1,6 @@
-// Command configdoc writes docs/configuration.md, configs/reference.yaml and a JSON Schema for editors from the
-// configuration structs, their comments and their defaults. Run it by "go generate ./internal/config"; a test fails while
-// the files in the tree differ.
+// Command configdoc writes docs/configuration.md, configs/reference.yaml and a JSON Schema, for editors and for the chart,
+// from the configuration structs, their comments and their defaults. Run it by "go generate ./internal/config"; a test fails
+// while the files in the tree differ.
 package main
 
 import (
@@ -17,6 +17,7 @@ var files = map[string]func(keys []key) []byte{
 	"docs/configuration.md":  renderPage,
 	"configs/reference.yaml": renderReference,
 	schemaFile:               renderSchema,
+	chartSchemaFile:          renderChartSchema,
 }
 
 func main() {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -35,21 +37,41 @@ var requiredKeys = map[string][]string{"": {"resources", "sinks"}, "resources[]"
 // renderSchema writes a JSON Schema of the configuration, for editors. Rules about several keys are left to "exporter
 // validate".
 func renderSchema(keys []key) []byte {
-	reference := func(key string) map[string]any {
-		return map[string]any{
-			"type": "object", "properties": map[string]any{key: map[string]any{"type": "string"}}, "required": []string{key}, "additionalProperties": false,
-		}
-	}
 	whole := mappingSchema("", keys)
 	whole["$schema"], whole["$id"], whole["title"] = "https://json-schema.org/draft/2020-12/schema", schemaURL, "Configuration of kubecdc's exporter"
-	whole["$defs"] = map[string]any{
-		"reference": map[string]any{
-			"description": "A string from the environment or from a file.",
-			"oneOf":       []any{reference("env"), reference("file")},
-		},
-		"duration": map[string]any{"type": []string{"string", "integer"}, "pattern": `^(0|([0-9]*\.?[0-9]+(ns|us|µs|ms|s|m|h))+)$`},
-		"size":     map[string]any{"type": []string{"string", "integer"}, "minimum": 0, "pattern": "^[0-9]+([KMGT]i|[kMGT])?$"},
+	whole["$defs"] = definitions()
+	return marshalSchema(whole)
+}
+
+// chartSchemaFile is the schema of the values of the chart, of which "config" is written here.
+const chartSchemaFile = "deploy/helm/kubecdc/values.schema.json"
+
+// renderChartSchema writes the schema of the chart with that of the configuration, and what only the chart asks of it: the
+// volume and the port of the Pod.
+func renderChartSchema(keys []key) []byte {
+	text, err := os.ReadFile(filepath.Join(root, chartSchemaFile))
+	if err != nil {
+		panic(err) // a test runs this
 	}
+	var whole map[string]any
+	if err := json.Unmarshal(text, &whole); err != nil {
+		panic(err)
+	}
+	only := func(key string, schema map[string]any) map[string]any {
+		return map[string]any{"required": []string{key}, "properties": map[string]any{key: schema}}
+	}
+	atLeastOne := map[string]any{"minItems": 1}
+	whole["$defs"] = definitions()
+	whole["properties"].(map[string]any)["config"] = map[string]any{"allOf": []any{
+		mappingSchema("", keys),
+		only("journal", only("dir", map[string]any{"const": "/var/lib/kubecdc"})),
+		only("admin", only("listen", map[string]any{"pattern": ":8080$", "not": map[string]any{"pattern": `^(127\.|localhost|\[::1\])`}})),
+		only("resources", map[string]any{"minItems": 1, "items": only("select", atLeastOne)}), only("sinks", atLeastOne),
+	}}
+	return marshalSchema(whole)
+}
+
+func marshalSchema(whole map[string]any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -58,6 +80,23 @@ func renderSchema(keys []key) []byte {
 		panic(err) // plain maps and strings
 	}
 	return b.Bytes()
+}
+
+// definitions are what the schemas of keys refer to.
+func definitions() map[string]any {
+	reference := func(key string) map[string]any {
+		return map[string]any{
+			"type": "object", "properties": map[string]any{key: map[string]any{"type": "string"}}, "required": []string{key}, "additionalProperties": false,
+		}
+	}
+	return map[string]any{
+		"reference": map[string]any{
+			"description": "A string from the environment or from a file.",
+			"oneOf":       []any{reference("env"), reference("file")},
+		},
+		"duration": map[string]any{"type": []string{"string", "integer"}, "pattern": `^(0|([0-9]*\.?[0-9]+(ns|us|µs|ms|s|m|h))+)$`},
+		"size":     map[string]any{"type": []string{"string", "integer"}, "minimum": 0, "pattern": "^[0-9]+([KMGT]i|[kMGT])?$"},
+	}
 }
 
 // mappingSchema is the schema of a mapping with these keys.

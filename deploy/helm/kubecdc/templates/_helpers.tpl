@@ -7,7 +7,7 @@
 {{- end }}
 
 {{- define "kubecdc.selector" -}}
-app.kubernetes.io/name: kubecdc
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -62,10 +62,27 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if not (dig "election" "lease" "" $config) }}{{ fail (printf "highAvailability needs config.election.lease: which Lease the two compete for, such as %s/%s" .Release.Namespace (include "kubecdc.name" .)) }}{{ end -}}
 {{- end -}}
 {{- if not (hasSuffix ":8080" $listen) }}{{ fail (printf "admin.listen is %q; the Pod's port is 8080, for all addresses \":8080\"" $listen) }}{{ end -}}
+{{- if or (hasPrefix "127." $listen) (hasPrefix "localhost" $listen) (hasPrefix "[::1]" $listen) }}{{ fail (printf "admin.listen is %q, where neither the kubelet nor Prometheus reaches it: for all addresses \":8080\"" $listen) }}{{ end -}}
+{{- if not (or .Values.highAvailability.enabled .Values.persistence.existingClaim) -}}
+{{- $journal := include "kubecdc.bytes" (dig "journal" "maxBytes" "10Gi" $config) | int64 -}}
+{{- $reserve := include "kubecdc.bytes" (dig "journal" "reserve" "512Mi" $config) | int64 -}}
+{{- if lt (include "kubecdc.bytes" .Values.persistence.size | int64) (add $journal $reserve) -}}
+{{- fail (printf "persistence.size is %v, less than journal.maxBytes (%v) and journal.reserve (%v) of the configuration: it needs both, and a quarter of maxBytes more" .Values.persistence.size (dig "journal" "maxBytes" "10Gi" $config) (dig "journal" "reserve" "512Mi" $config)) -}}
+{{- end -}}
+{{- end -}}
 {{- $audit := dig "audit" "webhook" "listen" "" $config -}}
 {{- $port := int .Values.auditWebhook.port -}}
 {{- if and $audit $port (not (hasSuffix (printf ":%d" $port) $audit)) }}{{ fail (printf "audit.webhook.listen is %q; auditWebhook.port opens port %d of the Pod, and has to be the same" $audit $port) }}{{ end -}}
 {{- if and $port (not $audit) }}{{ fail (printf "auditWebhook.port is %d; the configuration has no audit.webhook.listen, for all addresses \":%d\"" $port $port) }}{{ end -}}
+{{- if and $port (not .Values.auditWebhook.from) }}{{ fail "auditWebhook.from is empty: name the peers that may connect, such as [{ipBlock: {cidr: 10.0.0.0/24}}] of the API servers" }}{{ end -}}
+{{- end }}
+
+{{- /* A size as a number of bytes. */ -}}
+{{- define "kubecdc.bytes" -}}
+{{- $text := ternary (int64 . | toString) (toString .) (kindIs "float64" .) -}}
+{{- $number := regexFind "^[0-9]+" $text -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "P" 1000000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
+{{- mul (int64 $number) (get $units (trimPrefix $number $text) | default 1 | int64) -}}
 {{- end }}
 
 {{- /* Fails where the configuration names a resource that no rule allows: what rbac holds was printed for another one. */ -}}
