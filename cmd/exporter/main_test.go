@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,6 +30,21 @@ func write(t *testing.T, name, content string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+func TestValidateWritesAllThatIsWrongAsJSON(t *testing.T) {
+	path := write(t, "bad.yaml", "cluster: {nam: dev}\nsinks: [{name: out, stdout: {}}]\nresources: [{select: [pods], captur: full}]\n")
+	code, stdout, stderr := try(t, "validate", "--config", path, "-o", "json")
+	var found validation
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != exit.Usage {
+		t.Fatalf("exit %d, %v in %s", code, err, stdout)
+	}
+	if p := found.Problems; len(p) != 2 || p[0].Path != "cluster.nam" || p[0].Line != 1 || p[1].Path != "resources[0].captur" {
+		t.Errorf("%+v", p)
+	}
+	if strings.Count(stderr, "\n") != 2 {
+		t.Errorf("errors for people: %s", stderr)
+	}
 }
 
 func TestBadUsageExitsTwo(t *testing.T) {

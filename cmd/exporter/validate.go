@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +17,7 @@ import (
 
 func validateCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "validate --config FILE [--online]",
+		Use:   "validate --config FILE [--online] [-o json]",
 		Short: "Check a configuration without starting anything",
 		Long: `Check a configuration without starting anything.
 
@@ -31,27 +34,72 @@ exit code is 3.`,
 	}
 	path := configFlag(cmd)
 	online := cmd.Flags().Bool("online", false, "ask the API server and the sinks, too")
+	format := outputFlag(cmd, "text, or json with all problems, warnings and checks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := config.Load(*path)
+		asJSON, err := isJSON(*format)
 		if err != nil {
 			return err
 		}
-		for _, w := range cfg.Warnings {
-			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
+		var r validation
+		err = r.check(cmd.Context(), *path, *online)
+		write := r.writeText
+		if asJSON {
+			write = r.writeJSON
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok (rules: %d, sinks: %d)\n", *path, len(cfg.Resources), len(cfg.Sinks))
-		if err != nil || !*online {
-			return err
-		}
-		app.SilenceClientLogs()
-		found := inspect.CheckOnline(cmd.Context(), cfg, version)
-		if err := found.WriteText(cmd.OutOrStdout()); err != nil {
-			return err
-		}
-		if !found.OK() {
-			return exit.With(exit.Environment, errors.New("the exporter could not work like this: see the lines with [-]"))
-		}
-		return nil
+		return errors.Join(write(cmd.OutOrStdout(), cmd.ErrOrStderr()), err)
 	}
 	return cmd
+}
+
+// validation is what validate has found.
+type validation struct {
+	File     string            `json:"file"`
+	Rules    int               `json:"rules"`
+	Sinks    int               `json:"sinks"`
+	Problems []config.Problem  `json:"problems"`
+	Warnings []config.Problem  `json:"warnings"`
+	Checks   inspect.Checklist `json:"checks,omitempty"` // with --online
+}
+
+// check fills in v. Its error ends the command.
+func (v *validation) check(ctx context.Context, path string, online bool) error {
+	v.File, v.Problems, v.Warnings = path, []config.Problem{}, []config.Problem{}
+	cfg, err := config.Load(path)
+	var wrong *config.Error
+	if errors.As(err, &wrong) {
+		v.Problems = wrong.Problems
+	}
+	if err != nil {
+		return err
+	}
+	v.Rules, v.Sinks, v.Warnings = len(cfg.Resources), len(cfg.Sinks), append(v.Warnings, cfg.Warnings...)
+	if !online {
+		return nil
+	}
+	app.SilenceClientLogs()
+	if v.Checks = inspect.CheckOnline(ctx, cfg, version); !v.Checks.OK() {
+		return exit.With(exit.Environment, errors.New("the exporter could not work like this: see the lines with [-]"))
+	}
+	return nil
+}
+
+func (v *validation) writeJSON(out, _ io.Writer) error {
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// writeText writes what is not an error: main prints those.
+func (v *validation) writeText(out, errs io.Writer) error {
+	if len(v.Problems) > 0 {
+		return nil
+	}
+	for _, w := range v.Warnings {
+		fmt.Fprintf(errs, "warning: %s\n", w)
+	}
+	if _, err := fmt.Fprintf(out, "%s: ok (rules: %d, sinks: %d)\n", v.File, v.Rules, v.Sinks); err != nil {
+		return err
+	}
+	return v.Checks.WriteText(out)
 }

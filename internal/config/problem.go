@@ -11,12 +11,12 @@ import (
 
 // Problem is one error or warning about a configuration.
 type Problem struct {
-	File     string // as given to [Load]; "environment" for a value that came from an environment variable
-	Path     string // YAML path, "sinks[0].kafka.topic"; "" for the file as a whole
-	Line     int    // 1 for the first line; 0 if the problem belongs to no line
-	Found    string // the value in the file; may be empty
-	Expected string // the expected value; may be empty
-	Message  string // what is wrong
+	File     string `json:"file"`               // as given to [Load]; "environment" for a value that came from an environment variable
+	Path     string `json:"path,omitempty"`     // YAML path, "sinks[0].kafka.topic"; "" for the file as a whole
+	Line     int    `json:"line,omitempty"`     // 1 for the first line; 0 if the problem belongs to no line
+	Found    string `json:"found,omitempty"`    // the value in the file; may be empty
+	Expected string `json:"expected,omitempty"` // the expected value; may be empty
+	Message  string `json:"message"`            // what is wrong
 }
 
 const (

@@ -22,9 +22,9 @@ const maxTopicsChecked = 50
 
 // Finding is one line of a checklist: a check and its problem.
 type Finding struct {
-	Name   string
-	Reason string // the problem and its remedy; "" for none
-	Minor  bool   // the exporter works despite the problem, or will
+	Name   string `json:"name"`
+	Reason string `json:"reason,omitempty"` // the problem and its remedy; "" for none
+	Minor  bool   `json:"minor,omitempty"`  // the exporter works despite the problem, or will
 }
 
 // Checklist is the result of [CheckOnline], in the order of the configuration.
