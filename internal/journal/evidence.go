@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // EvidenceStore keeps evidence, which is audit events that wait for their change, and how far the sources of evidence were
@@ -46,7 +47,7 @@ func (e *EvidenceStore) ForEachEvidence(each func(event.Evidence) error) error {
 	defer release()
 	err = e.store.forEachKey([]byte{codec.PrefixEvidence}, func(key, value []byte) error {
 		if len(key) != 9 {
-			return fmt.Errorf("%w: key of evidence %x", codec.ErrMalformed, key)
+			return fmt.Errorf("%w: key of evidence %x", form.ErrMalformed, key)
 		}
 		return each(event.Evidence{Number: binary.BigEndian.Uint64(key[1:]), Value: value})
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // logExtent is what part of the log exists, in offsets and in stored bytes counted from the first frame ever written.
@@ -47,7 +48,7 @@ func (r frameReader) loadExtent() (logExtent, error) {
 	}
 	ext.newest, ext.endBytes = newest+h.Count-1, h.Before+uint64(len(it.Key())+len(it.Value()))
 	if ext.endBytes < ext.startBytes || ext.newest < ext.oldest {
-		return ext, fmt.Errorf("%w: frames %d to %d do not follow each other", codec.ErrMalformed, oldest, newest)
+		return ext, fmt.Errorf("%w: frames %d to %d do not follow each other", form.ErrMalformed, oldest, newest)
 	}
 	return ext, nil
 }
@@ -85,7 +86,7 @@ func (r frameReader) readFrameAfter(
 		first, _, err = frameHeaderAt(it)
 	}
 	if err == nil && first > after+1 && after+1 >= oldest() {
-		err = fmt.Errorf("%w: changes %d to %d are missing", codec.ErrMalformed, after+1, first-1) // I5
+		err = fmt.Errorf("%w: changes %d to %d are missing", form.ErrMalformed, after+1, first-1) // I5
 	}
 	if err != nil {
 		return nil, err
@@ -114,11 +115,11 @@ func frameHeaderAt(it *pebble.Iterator) (first uint64, h codec.FrameHeader, err 
 		if err := it.Error(); err != nil {
 			return 0, h, err
 		}
-		return 0, h, fmt.Errorf("%w: a frame is missing", codec.ErrMalformed)
+		return 0, h, fmt.Errorf("%w: a frame is missing", form.ErrMalformed)
 	}
 	first, ok := codec.OffsetOfFrame(it.Key())
 	if !ok {
-		return 0, h, fmt.Errorf("%w: frame key %x", codec.ErrMalformed, it.Key())
+		return 0, h, fmt.Errorf("%w: frame key %x", form.ErrMalformed, it.Key())
 	}
 	value, err := it.ValueAndErr()
 	if err != nil {

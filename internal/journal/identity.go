@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 const secretBytes = 32
@@ -275,7 +276,7 @@ func (s *store) clearUnfinished() error {
 		return err
 	}
 	if begun == nil {
-		return fmt.Errorf("%w: no format version", codec.ErrMalformed)
+		return fmt.Errorf("%w: no format version", form.ErrMalformed)
 	}
 	return s.db.DeleteRange([]byte{0}, []byte{math.MaxUint8}, pebble.NoSync)
 }

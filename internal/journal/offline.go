@@ -17,6 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/internal/journal/disk"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // ErrNoJournal is returned for a directory that holds no journal. The caller names another one.
@@ -229,7 +230,7 @@ func (o *Offline) wrapReadError(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, codec.ErrMalformed), pebble.IsCorruptionError(err):
+	case errors.Is(err, form.ErrMalformed), pebble.IsCorruptionError(err):
 		return fmt.Errorf("%w: %s: %s: %w", ErrBroken, o.dir, doing, err)
 	}
 	return fmt.Errorf("journal: %s: %s: %w", o.dir, doing, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
@@ -226,7 +227,7 @@ func (l *OrphanLedger) loadFromStore() error {
 	err := l.store.forEachKey(codec.PrefixOrphans, func(key, value []byte) error {
 		var p OrphanPass
 		if err := json.Unmarshal(value, &p); err != nil {
-			return fmt.Errorf("%w: orphan pass: %w", codec.ErrMalformed, err)
+			return fmt.Errorf("%w: orphan pass: %w", form.ErrMalformed, err)
 		}
 		all[string(key)] = p
 		return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/internal/journal/disk"
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // ErrLocked is that of package disk: another process has the journal's directory. The caller ends.
@@ -62,7 +63,7 @@ func checkVersion(dir string, stored []byte) error {
 	case codec.Version:
 		return nil
 	case 0:
-		return fmt.Errorf("%w: format version %.40q", codec.ErrMalformed, stored)
+		return fmt.Errorf("%w: format version %.40q", form.ErrMalformed, stored)
 	default:
 		return fmt.Errorf("%w: %s has version %d, this exporter reads version %d only; %s",
 			ErrFormatVersion, dir, v, codec.Version, versionRemedy)
@@ -82,7 +83,7 @@ func classifyOpenError(dir string, err error) (_ error, broken bool) {
 		return err, false // Pebble still runs and holds its lock in this process; the next start can move the store aside
 	case strings.Contains(err.Error(), "unknown format major version"):
 		return fmt.Errorf("%w: %s was written with a newer store library (%w); %s", ErrFormatVersion, dir, err, versionRemedy), false
-	case errors.Is(err, ErrBroken), errors.Is(err, codec.ErrMalformed), pebble.IsCorruptionError(err), errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, ErrBroken), errors.Is(err, form.ErrMalformed), pebble.IsCorruptionError(err), errors.Is(err, fs.ErrNotExist):
 		return err, true
 	case errors.As(err, &errno):
 		return fmt.Errorf("journal: cannot open %s: %w", dir, err), false

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // Replay is a request to emit again, for one sink, what the journal keeps, with how far that is. It is JSON in the store.
@@ -240,7 +241,7 @@ func (l *ReplayLedger) loadFromStore() error {
 	err := l.store.forEachKey(codec.KeyReplay(""), func(_, value []byte) error {
 		var r Replay
 		if err := json.Unmarshal(value, &r); err != nil {
-			return fmt.Errorf("%w: replay: %w", codec.ErrMalformed, err)
+			return fmt.Errorf("%w: replay: %w", form.ErrMalformed, err)
 		}
 		all[r.ID] = r
 		return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/internal/journal/disk"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 const (
@@ -189,7 +190,7 @@ func (s *salvage) forEachFrame(low uint64, f func(first uint64, h codec.FrameHea
 	for ok := it.SeekLT(codec.KeyFrame(low+2)) || it.Error() == nil && it.First(); ok; ok = it.Next() {
 		first, h, err := frameHeaderAt(it)
 		if err == nil && next != 0 && first != next {
-			err = fmt.Errorf("%w: changes %d to %d are missing", codec.ErrMalformed, next, first-1)
+			err = fmt.Errorf("%w: changes %d to %d are missing", form.ErrMalformed, next, first-1)
 		}
 		if err == nil {
 			err = f(first, h, it.Value())

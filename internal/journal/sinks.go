@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // SinkLedger holds how far each declared sink got. The lowest cursor holds the trim. Safe for concurrent use.
@@ -133,7 +134,7 @@ func loadCursors(r storeReader, newest uint64) (map[string]event.Cursor, error) 
 		name := string(key[1:])
 		c, err := codec.DecodeCursor(value)
 		if err == nil && c.HighestOffset() > newest {
-			err = fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", codec.ErrMalformed, name, c.HighestOffset(), newest)
+			err = fmt.Errorf("%w: cursor of sink %q is at %d, past the newest change %d", form.ErrMalformed, name, c.HighestOffset(), newest)
 		}
 		cursors[name] = c
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/internal/journal/disk"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 const (
@@ -240,7 +241,7 @@ func (s *store) loadNumbered(what string, key []byte) (text string, number uint6
 	}
 	text, digits, _ := strings.Cut(stored, " ")
 	if number, err = strconv.ParseUint(digits, 10, 64); err != nil {
-		return "", 0, s.checkCorruption(what, fmt.Errorf("%w: %s %q", codec.ErrMalformed, what, stored))
+		return "", 0, s.checkCorruption(what, fmt.Errorf("%w: %s %q", form.ErrMalformed, what, stored))
 	}
 	return text, number, nil
 }
@@ -280,7 +281,7 @@ func (s *store) checkCorruption(doing string, err error) error {
 		return nil
 	}
 	err = fmt.Errorf("journal: %s: %w", doing, err)
-	if errors.Is(err, codec.ErrMalformed) || pebble.IsCorruptionError(err) {
+	if errors.Is(err, form.ErrMalformed) || pebble.IsCorruptionError(err) {
 		return s.failBroken(s.failure, err)
 	}
 	return err

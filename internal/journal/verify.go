@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // verify reads everything that is stored, which compares the checksum of each block.
@@ -27,7 +28,7 @@ func verifyStore(fsys vfs.FS, store string) error {
 		err = errors.Join(o.verify(), o.db.Close())
 		o.decoder.Close()
 	}
-	if errors.Is(err, ErrBroken) || errors.Is(err, codec.ErrMalformed) || pebble.IsCorruptionError(err) {
+	if errors.Is(err, ErrBroken) || errors.Is(err, form.ErrMalformed) || pebble.IsCorruptionError(err) {
 		return err
 	}
 	return nil

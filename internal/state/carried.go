@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -78,36 +80,51 @@ func (t *tail) encodeCarriedObject(place emittedRef, uid string, o liveObject) [
 	if o.deleted {
 		flags |= carriedDeleted
 	}
-	b := appendString(appendString([]byte{flags}, place.destination), place.key)
-	return appendString(b, string(appendKnown(nil, uid, o.version)))
+	known := form.EncodeValue(nil, codeKnown, &event.Known{UID: uid, ResourceVersion: o.version})
+	c := carriedObject{flags, place.destination, place.key, string(known)}
+	return form.EncodeValue(nil, codeCarriedObject, &c)
 }
 
 // addCarried adds what a predecessor carried.
 func (t *tail) addCarried(c carriedChunk) error {
-	s := entryDecoder{s: c.value}
 	t.highest[c.resource] = max(t.highest[c.resource], 0) // IDs alone have no version, and are released all the same
-	for range s.readUvarint() {
-		id := digest([]byte(s.takeBytes(len(digest{}))))
-		if s.failed {
-			break
+	return form.DecodeValue("carried records", c.value, func(f *form.Coder, _ *carriedObject) {
+		for range f.CodeCount(0, len(digest{})) {
+			var id digest
+			f.CodeFixed(id[:])
+			t.exact[id] = c.resource
 		}
-		t.exact[id] = c.resource
+		for f.In != "" {
+			var o carriedObject
+			var known event.Known
+			codeCarriedObject(f, &o)
+			if form.DecodeValue("known object", o.known, codeKnown, &known) != nil {
+				f.Fail()
+				return
+			}
+			t.addCarriedObject(c.resource, o, known)
+		}
+	}, &carriedObject{})
+}
+
+// carriedObject is the stored form of what a tail knows of an object.
+type carriedObject struct {
+	flags                   byte
+	destination, key, known string
+}
+
+func codeCarriedObject(f *form.Coder, o *carriedObject) {
+	f.CodeByte(&o.flags)
+	f.CodeTexts(&o.destination, &o.key, &o.known)
+}
+
+func (t *tail) addCarriedObject(resource string, c carriedObject, known event.Known) {
+	o := liveObject{known.UID, known.ResourceVersion, c.flags&carriedDeleted != 0, true}
+	t.recordObject(emittedRef{c.destination, objectRef{resource, c.key}}, o)
+	if version, ordered := parseVersion(o.version); ordered && c.flags&carriedNewest != 0 {
+		at := objectAtDestination{keyDigest(resource, c.key), t.destinationNumber(c.destination)}
+		t.newest[at] = emittedVersion{digestOf(o.uid), version, o.deleted, true}
 	}
-	for s.s != "" {
-		flags, destination, key := s.readByte(), s.readString(), s.readString()
-		known, err := decodeKnown(key, s.readString())
-		if s.failed || err != nil {
-			s.failed = true
-			break
-		}
-		o := liveObject{known.UID, known.ResourceVersion, flags&carriedDeleted != 0, true}
-		t.recordObject(emittedRef{destination, objectRef{c.resource, key}}, o)
-		if version, ordered := parseVersion(o.version); ordered && flags&carriedNewest != 0 {
-			at := objectAtDestination{keyDigest(c.resource, key), t.destinationNumber(destination)}
-			t.newest[at] = emittedVersion{digestOf(o.uid), version, o.deleted, true}
-		}
-	}
-	return s.expectEnd("carried records")
 }
 
 // copyResource adds the records of a resource to the tail of lanes that were read before.

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -212,7 +214,7 @@ func (p *checkpointer) isStored(resources []event.StoredResource) bool {
 			return false
 		}
 		for _, s := range r.Scopes {
-			if !p.mirror.table.containsEntry(sinks.StateEntry{Key: encodeKey(keyScope, known.number, s.ID), Value: encodeScope(s)}) {
+			if !p.mirror.table.containsEntry(sinks.StateEntry{Key: encodeKey(keyScope, known.number, s.ID), Value: codec.EncodeScope(s)}) {
 				return false
 			}
 		}
@@ -224,7 +226,7 @@ func (p *checkpointer) isStored(resources []event.StoredResource) bool {
 func (p *checkpointer) resourceNumber(b *entryBatch, r event.Resource) uint64 {
 	n, changed := p.resources.assignNumber(r)
 	if changed {
-		b.setIfChanged(encodeKey(keyResource, n), encodeResource(r))
+		b.setIfChanged(encodeKey(keyResource, n), codec.EncodeResource(r))
 	}
 	return n
 }
@@ -267,7 +269,7 @@ func (p *checkpointer) addChange(b *entryBatch, c *event.Change) {
 		b.setEntry(key, nil)
 		return
 	}
-	b.setEntry(key, appendKnown(make([]byte, 0, 24), c.UID, c.ResourceVersion))
+	b.setEntry(key, form.EncodeValue(make([]byte, 0, 24), codeKnown, &event.Known{UID: c.UID, ResourceVersion: c.ResourceVersion}))
 }
 
 // commitTarget commits the collected changes with the positions, the lane progress and the record of their checkpoint.
@@ -279,12 +281,12 @@ func (p *checkpointer) commitTarget(ctx context.Context) error {
 	p.removeLanes(p.batch, c.gone)
 	p.addMembers(p.batch, &c.Members, owner.owner.Generation)
 	record := checkpointRecord{generation: owner.owner.Generation, offset: c.Newest, takenAt: c.takenAt}
-	p.batch.setIfChanged([]byte{keyCheckpoint}, record.encode())
+	p.batch.setIfChanged([]byte{keyCheckpoint}, form.EncodeValue(nil, codeCheckpoint, &record))
 	if cluster, err := p.journal.Cluster(); err == nil && cluster != "" {
 		owner.cluster = cluster
 	}
 	owner.complete = true
-	p.batch.setIfChanged([]byte{keyMeta}, owner.encode())
+	p.batch.setIfChanged([]byte{keyMeta}, form.EncodeValue(nil, codeMeta, owner))
 	if err := p.batch.commit(ctx); err != nil {
 		return err
 	}
@@ -311,7 +313,7 @@ func (p *checkpointer) addResources(b *entryBatch, resources []event.StoredResou
 		scopes := map[string]bool{}
 		for _, s := range r.Scopes {
 			scopes[s.ID] = true
-			b.setIfChanged(encodeKey(keyScope, n, s.ID), encodeScope(s))
+			b.setIfChanged(encodeKey(keyScope, n, s.ID), codec.EncodeScope(s))
 		}
 		b.removeMatching(encodeKey(keyScope, n), func(id string) bool { return !scopes[id] })
 	}
@@ -353,9 +355,9 @@ func (p *checkpointer) addLane(b *entryBatch, lane sinkLane, position sinks.Lane
 		p.lastLane++
 		n = p.lastLane
 		p.lanes[lane] = n
-		b.setIfChanged(encodeKey(keyLane, n), encodeLane(lane.sink, lane.lane))
+		b.setIfChanged(encodeKey(keyLane, n), form.EncodeValue(nil, codeLane, &lane))
 	}
-	b.setIfChanged(encodeKey(keyProgress, n), encodeProgress(position))
+	b.setIfChanged(encodeKey(keyProgress, n), form.EncodeValue(nil, codeProgress, &position))
 }
 
 // storeNewLanes commits the lanes of a sink that the state lacks, or that were gone, each with its position. A sink calls
@@ -397,7 +399,7 @@ func (p *checkpointer) rebuildFromJournal(ctx context.Context) error {
 		}
 		key := encodeKey(keyKnown, p.resourceNumber(b, r), known.Key)
 		seen[string(key)] = struct{}{}
-		b.setIfChanged(key, appendKnown(nil, known.UID, known.ResourceVersion))
+		b.setIfChanged(key, form.EncodeValue(nil, codeKnown, &known))
 		return b.writeBulkIfLarge(ctx)
 	})
 	if err != nil {

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -29,15 +29,9 @@ type deploymentRecord struct {
 
 func newDeploymentID() string { return rand.Text()[:13] } // 65 bits
 
-func (d deploymentRecord) encode() []byte {
-	return binary.AppendVarint(appendString(nil, d.id), d.renewedAt.UnixMilli())
-}
-
-func decodeDeployment(b string) (d deploymentRecord, err error) {
-	s := entryDecoder{s: b}
-	d.id = s.readString()
-	d.renewedAt = time.UnixMilli(s.readVarint()).UTC()
-	return d, s.expectEnd("deployment")
+func codeDeployment(f *form.Coder, d *deploymentRecord) {
+	f.CodeText(&d.id)
+	f.CodeMillis(&d.renewedAt)
 }
 
 // deployment is what this process knows of its deployment. Only the goroutine inside Follow, TakeOver or Run uses it.
@@ -90,7 +84,7 @@ func (d *deployment) chooseIdentity(c stateContent) {
 
 // heartbeatEntry is the record of the claimed identity, renewed now.
 func (d *deployment) heartbeatEntry() sinks.StateEntry {
-	return sinks.StateEntry{Key: []byte{keyDeployment}, Value: deploymentRecord{d.claimed, time.Now().UTC()}.encode()}
+	return sinks.StateEntry{Key: []byte{keyDeployment}, Value: form.EncodeValue(nil, codeDeployment, &deploymentRecord{d.claimed, time.Now().UTC()})}
 }
 
 // wasLastOwner reports whether the state was last written from this journal, which one process at a time can open. A copy

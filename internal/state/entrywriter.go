@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -141,7 +142,7 @@ func (w *entryWriter) rewriteState(ctx context.Context) error {
 	incomplete := w.meta
 	incomplete.complete = false
 	owner := sinks.StateEntry{Key: []byte{keyMeta}, Value: []byte(table.others[string([]byte{keyMeta})])}
-	first := []sinks.StateEntry{{Key: []byte{keyMeta}, Value: incomplete.encode()}}
+	first := []sinks.StateEntry{{Key: []byte{keyMeta}, Value: form.EncodeValue(nil, codeMeta, &incomplete)}}
 	table.applyEntry(first[0]) // the store may ask for the content in the middle, and must not see a complete state
 	defer table.applyEntry(owner)
 	var rest []sinks.StateEntry

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -294,3 +295,12 @@ func (s *topicSink) ReadTail(
 }
 
 func (s *topicSink) Close(context.Context) error { return nil }
+
+func appendKnown(b []byte, uid, version string) []byte {
+	return form.EncodeValue(b, codeKnown, &event.Known{UID: uid, ResourceVersion: version})
+}
+
+func decodeKnown(key, value string) (event.Known, error) {
+	k := event.Known{Key: key}
+	return k, form.DecodeValue("known object", value, codeKnown, &k)
+}

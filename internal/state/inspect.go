@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -85,7 +86,7 @@ func reportResources(table *table, c stateContent) (all []ReportResource, err er
 		delete(objects, n)
 	}
 	for n := range objects {
-		return all, malformedState(fmt.Errorf("%w: objects of an unknown resource %d", errMalformed, n))
+		return all, malformedState(fmt.Errorf("%w: objects of an unknown resource %d", form.ErrMalformed, n))
 	}
 	slices.SortFunc(all, func(a, b ReportResource) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil

@@ -1,12 +1,13 @@
 package state
 
 import (
-	"encoding/binary"
+	"cmp"
 	"slices"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // membersRecord names the sinks that have settled the checkpoint of this generation, and those that were members before, the
@@ -18,44 +19,24 @@ type membersRecord struct {
 	former     []string
 }
 
-func (m membersRecord) encode() []byte {
-	b := binary.AppendUvarint(nil, m.generation)
-	for _, names := range [][]string{m.sinks, m.former} {
-		b = binary.AppendUvarint(b, uint64(len(names)))
-		for _, name := range names {
-			b = appendString(b, name)
-		}
-	}
-	return b
-}
-
-func decodeMembers(b string) (m membersRecord, err error) {
-	s := entryDecoder{s: b}
-	m.generation = s.readUvarint()
-	for _, names := range []*[]string{&m.sinks, &m.former} {
-		for n := s.readUvarint(); n > 0 && !s.failed; n-- {
-			*names = append(*names, s.readString())
-		}
-	}
-	return m, s.expectEnd("member sinks")
+func codeMembers(f *form.Coder, m *membersRecord) {
+	f.CodeUvarint(&m.generation)
+	f.CodeTextList(&m.sinks)
+	f.CodeTextList(&m.former)
 }
 
 // formerKey is the key of the position up to which a former sink received everything of a resource.
 func formerKey(sink string, r event.Resource) []byte {
-	return append(appendString([]byte{keyFormer}, sink), r.String()...)
+	return append(form.AppendText([]byte{keyFormer}, sink), r.String()...)
 }
 
-func encodeFormer(p event.ResourcePosition) []byte {
-	return appendString(appendString(appendString(nil, p.Resource.Version), p.Resource.Kind), p.Position)
+func codeFormer(f *form.Coder, p *event.ResourcePosition) {
+	f.CodeTexts(&p.Resource.Version, &p.Resource.Kind, &p.Position)
 }
 
-func decodeFormer(key, value string) (sink string, p event.ResourcePosition, err error) {
-	k, v := entryDecoder{s: key[1:]}, entryDecoder{s: value}
-	sink = k.readString()
-	p.Resource = event.ParseResourceName(k.s)
-	p.Resource.Version, p.Resource.Kind, p.Position = v.readString(), v.readString(), v.readString()
-	v.failed = v.failed || k.failed
-	return sink, p, v.expectEnd("former sink")
+func codeFormerKey(f *form.Coder, k *struct{ sink, resource string }) {
+	f.CodeText(&k.sink)
+	f.CodeRemainingText(&k.resource)
 }
 
 // decodeMembers returns the members of the newest checkpoint; nil if they are not known.
@@ -64,8 +45,8 @@ func (t *table) decodeMembers(checkpoint checkpointRecord) (*journal.Members, er
 	if !ok {
 		return nil, nil
 	}
-	record, err := decodeMembers(value)
-	if err != nil || record.generation != checkpoint.generation {
+	var record membersRecord
+	if err := form.DecodeValue("member sinks", value, codeMembers, &record); err != nil || record.generation != checkpoint.generation {
 		return nil, err
 	}
 	positions := map[string][]event.ResourcePosition{}
@@ -73,11 +54,15 @@ func (t *table) decodeMembers(checkpoint checkpointRecord) (*journal.Members, er
 		if key[0] != keyFormer {
 			continue
 		}
-		sink, p, err := decodeFormer(key, value)
+		var k struct{ sink, resource string }
+		var p event.ResourcePosition
+		err := cmp.Or(form.DecodeValue("key of a former sink", key[1:], codeFormerKey, &k), form.DecodeValue("former sink", value, codeFormer, &p))
 		if err != nil {
 			return nil, err
 		}
-		positions[sink] = append(positions[sink], p)
+		of := event.ParseResourceName(k.resource)
+		p.Resource.Group, p.Resource.Resource = of.Group, of.Resource
+		positions[k.sink] = append(positions[k.sink], p)
 	}
 	m := &journal.Members{Sinks: record.sinks}
 	for _, name := range record.former {
@@ -111,7 +96,7 @@ func (p *checkpointer) addMembers(b *entryBatch, members *journal.Members, gener
 	for _, f := range members.Former {
 		record.former = append(record.former, f.Name)
 	}
-	b.setIfChanged([]byte{keyMembers}, record.encode())
+	b.setIfChanged([]byte{keyMembers}, form.EncodeValue(nil, codeMembers, &record))
 	if sameMembers(p.members, members) {
 		return
 	}
@@ -120,7 +105,7 @@ func (p *checkpointer) addMembers(b *entryBatch, members *journal.Members, gener
 		for _, position := range f.Positions {
 			key := formerKey(f.Name, position.Resource)
 			current[string(key)] = true
-			b.setIfChanged(key, encodeFormer(position))
+			b.setIfChanged(key, form.EncodeValue(nil, codeFormer, &position))
 		}
 	}
 	b.removeMatching([]byte{keyFormer}, func(rest string) bool { return !current[string(keyFormer)+rest] })

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -41,7 +42,7 @@ func TestOnlyASinkThatWasAMemberGetsAGap(t *testing.T) {
 		"an older exporter wrote the last checkpoint": {
 			before: true,
 			forget: func(*process) []sinks.StateEntry {
-				return []sinks.StateEntry{{Key: []byte{keyMembers}, Value: membersRecord{1, []string{"first", "second"}, nil}.encode()}}
+				return []sinks.StateEntry{{Key: []byte{keyMembers}, Value: form.EncodeValue(nil, codeMembers, &membersRecord{1, []string{"first", "second"}, nil})}}
 			},
 		},
 	} {

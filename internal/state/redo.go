@@ -2,9 +2,9 @@ package state
 
 import (
 	"context"
-	"encoding/binary"
 	"slices"
 
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -25,42 +25,9 @@ type commitRecord struct {
 	chunks     uint64
 }
 
-func (c commitRecord) encode() []byte {
-	return binary.AppendUvarint(binary.AppendUvarint(nil, c.generation), c.chunks)
-}
-
-func decodeCommit(b string) (c commitRecord, err error) {
-	s := entryDecoder{s: b}
-	c.generation, c.chunks = s.readUvarint(), s.readUvarint()
-	return c, s.expectEnd("commit")
-}
-
-// encodeRedo encodes entries as a chunk: the length of the key, the key, one more than the length of the value (0: the key
-// is removed), and the value.
-func encodeRedo(entries []sinks.StateEntry) (b []byte) {
-	for _, e := range entries {
-		b = append(binary.AppendUvarint(b, uint64(len(e.Key))), e.Key...)
-		if e.Value == nil {
-			b = binary.AppendUvarint(b, 0)
-			continue
-		}
-		b = append(binary.AppendUvarint(b, uint64(len(e.Value))+1), e.Value...)
-	}
-	return b
-}
-
-func decodeRedo(chunk string) (entries []sinks.StateEntry, err error) {
-	s := entryDecoder{s: chunk}
-	for s.s != "" && !s.failed {
-		e := sinks.StateEntry{Key: []byte(s.readString())}
-		if length := s.readUvarint(); length > uint64(len(s.s))+1 {
-			s.failed = true
-		} else if length > 0 {
-			e.Value = []byte(s.takeBytes(int(length) - 1))
-		}
-		entries = append(entries, e)
-	}
-	return entries, s.expectEnd("chunk of a commit")
+func codeCommit(f *form.Coder, c *commitRecord) {
+	f.CodeUvarint(&c.generation)
+	f.CodeUvarint(&c.chunks)
 }
 
 // splitBySize divides entries into runs of at most size bytes each, and of at least one entry.
@@ -85,10 +52,10 @@ func planCommit(entries []sinks.StateEntry, atomicBytes int, generation uint64) 
 	}
 	var redo []sinks.StateEntry
 	for i, chunk := range splitBySize(entries, min(redoChunkBytes, atomicBytes-chunkMargin)) {
-		redo = append(redo, sinks.StateEntry{Key: encodeKey(keyRedo, uint64(i)+1), Value: encodeRedo(chunk)})
+		redo = append(redo, sinks.StateEntry{Key: encodeKey(keyRedo, uint64(i)+1), Value: sinks.AppendEntries(nil, chunk)})
 	}
 	record := commitRecord{generation, uint64(len(redo))}
-	plan := append(splitBySize(redo, maxWriteBytes), []sinks.StateEntry{{Key: []byte{keyCommit}, Value: record.encode()}})
+	plan := append(splitBySize(redo, maxWriteBytes), []sinks.StateEntry{{Key: []byte{keyCommit}, Value: form.EncodeValue(nil, codeCommit, &record)}})
 	return append(plan, planRedo(entries, redo)...)
 }
 
@@ -108,8 +75,8 @@ func (t *table) committedRedo() (entries []sinks.StateEntry, err error) {
 	if !ok {
 		return nil, nil
 	}
-	record, err := decodeCommit(value)
-	if err != nil || record.generation != t.generation() {
+	var record commitRecord
+	if err := form.DecodeValue("commit", value, codeCommit, &record); err != nil || record.generation != t.generation() {
 		return nil, err
 	}
 	for n := range record.chunks {
@@ -117,11 +84,13 @@ func (t *table) committedRedo() (entries []sinks.StateEntry, err error) {
 		if !ok { // a state that is being written again, and is incomplete
 			return nil, nil
 		}
-		some, err := decodeRedo(chunk)
+		err := sinks.DecodeEntries([]byte(chunk), func(e sinks.StateEntry) error {
+			entries = append(entries, e)
+			return nil
+		})
 		if err != nil {
 			return nil, err
 		}
-		entries = append(entries, some...)
 	}
 	return entries, nil
 }
@@ -137,8 +106,8 @@ func (t *table) applyRedo() error {
 
 // generation returns the generation of the owner in the state, 0 if there is none.
 func (t *table) generation() uint64 {
-	m, err := decodeMeta(t.others[string(keyMeta)])
-	if err != nil {
+	var m meta
+	if form.DecodeValue("owner", t.others[string(keyMeta)], codeMeta, &m) != nil {
 		return 0
 	}
 	return m.owner.Generation

@@ -9,7 +9,9 @@ import (
 	"sync"
 
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -141,8 +143,8 @@ func (t *table) eachKnown(each func(number uint64, k event.Known) error) error {
 		if err != nil {
 			return err
 		}
-		k, err := decodeKnown(rest, string(e.value()))
-		if err != nil {
+		k := event.Known{Key: rest}
+		if err := form.DecodeValue("known object", e.value(), codeKnown, &k); err != nil {
 			return err
 		}
 		return each(n, k)
@@ -187,11 +189,12 @@ func (t *table) totalBytes() (n int64) {
 
 // knownObject returns the known identity of an object, with an empty UID if there is none.
 func (t *table) knownObject(number uint64, key string) (event.Known, error) {
+	k := event.Known{Key: key}
 	value, ok := t.entryValue(encodeKey(keyKnown, number, key))
 	if !ok {
-		return event.Known{Key: key}, nil
+		return k, nil
 	}
-	return decodeKnown(key, string(value))
+	return k, form.DecodeValue("known object", value, codeKnown, &k)
 }
 
 // stateContent is a decoded state without the known objects. Its maps are keyed by the numbers of resources and lanes.
@@ -209,8 +212,7 @@ type stateContent struct {
 
 // storedLane is a lane with the position up to which the state covers it.
 type storedLane struct {
-	sink     string
-	lane     sinks.Lane
+	sinkLane
 	position sinks.LanePosition // 0: not known
 }
 
@@ -221,24 +223,24 @@ func (t *table) decodeContent() (c stateContent, err error) {
 		carried: map[string][]carriedChunk{},
 	}
 	if value, ok := t.others[string(keyMeta)]; ok {
-		if c.meta, err = decodeMeta(value); err != nil || c.meta.version > Version {
+		if err = form.DecodeValue("owner", value, codeMeta, &c.meta); err != nil || c.meta.version > Version {
 			return c, err
 		}
 	}
 	if value, ok := t.others[string(keyName)]; ok {
-		s := entryDecoder{s: value}
-		name := s.readString()
-		if c.name, err = &name, s.expectEnd("name of the cluster"); err != nil {
+		var name string
+		if err = form.DecodeValue("name of the cluster", value, (*form.Coder).CodeText, &name); err != nil {
 			return c, err
 		}
+		c.name = &name
 	}
 	if value, ok := t.others[string(keyDeployment)]; ok {
-		if c.deployment, err = decodeDeployment(value); err != nil {
+		if err = form.DecodeValue("deployment", value, codeDeployment, &c.deployment); err != nil {
 			return c, err
 		}
 	}
 	if value, ok := t.others[string(keyCheckpoint)]; ok {
-		if c.checkpoint, err = decodeCheckpoint(value); err != nil {
+		if err = form.DecodeValue("checkpoint", value, codeCheckpoint, &c.checkpoint); err != nil {
 			return c, err
 		}
 	}
@@ -249,7 +251,7 @@ func (t *table) decodeContent() (c stateContent, err error) {
 		c.checkpoint = checkpointRecord{generation: m.owner.Generation, offset: m.offset, takenAt: m.owner.Since}
 	}
 	err = t.eachOther(keyResource, func(n uint64, _, value string) error {
-		c.resources[n], err = decodeResource(value)
+		c.resources[n], err = codec.DecodeResource([]byte(value))
 		return err
 	})
 	if err != nil {
@@ -266,7 +268,7 @@ func (t *table) decodeContent() (c stateContent, err error) {
 		return c, err
 	}
 	err = t.eachOther(keyScope, func(n uint64, id, value string) error {
-		scope, err := decodeScope(id, value)
+		scope, err := codec.DecodeScope(id, []byte(value))
 		c.scopes[n] = append(c.scopes[n], scope)
 		return err
 	})
@@ -275,7 +277,7 @@ func (t *table) decodeContent() (c stateContent, err error) {
 	}
 	err = t.eachOther(keyLane, func(n uint64, _, value string) error {
 		l := c.lanes[n]
-		l.sink, l.lane, err = decodeLane(value)
+		err := form.DecodeValue("lane", value, codeLane, &l.sinkLane)
 		c.lanes[n] = l
 		return err
 	})
@@ -284,7 +286,7 @@ func (t *table) decodeContent() (c stateContent, err error) {
 	}
 	return c, t.eachOther(keyProgress, func(n uint64, _, value string) error {
 		if l, ok := c.lanes[n]; ok {
-			l.position, err = decodeProgress(value)
+			err = form.DecodeValue("lane position", value, codeProgress, &l.position)
 			c.lanes[n] = l
 		}
 		return err

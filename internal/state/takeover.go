@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -146,7 +147,7 @@ func (t *takeOver) run(ctx context.Context) error {
 		return err
 	}
 	records := []sinks.StateEntry{
-		w.deployment.heartbeatEntry(), {Key: []byte{keyName}, Value: appendString(nil, w.opts.ClusterName)}, {Key: []byte{keyMeta}, Value: owner.encode()},
+		w.deployment.heartbeatEntry(), {Key: []byte{keyName}, Value: form.AppendText(nil, w.opts.ClusterName)}, {Key: []byte{keyMeta}, Value: form.EncodeValue(nil, codeMeta, &owner)},
 	}
 	if err := w.entries.commitEntries(ctx, records); err != nil {
 		return err

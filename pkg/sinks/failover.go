@@ -2,6 +2,8 @@ package sinks
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -119,6 +121,44 @@ type StateEntry struct {
 
 // Size is an upper bound of the bytes that the entry takes in a store, without compression.
 func (e StateEntry) Size() int { return len(e.Key) + len(e.Value) + 20 }
+
+// AppendEntries appends the stored form of entries: for each the length of the key, the key, one more than the length of the
+// value (0: the key is removed), and the value. Lengths are uvarints.
+func AppendEntries(b []byte, entries []StateEntry) []byte {
+	for _, e := range entries {
+		b = append(binary.AppendUvarint(b, uint64(len(e.Key))), e.Key...)
+		if e.Value == nil {
+			b = append(b, 0)
+			continue
+		}
+		b = append(binary.AppendUvarint(b, uint64(len(e.Value))+1), e.Value...)
+	}
+	return b
+}
+
+// DecodeEntries calls each for the entries that AppendEntries has encoded. They refer to the memory of b.
+func DecodeEntries(b []byte, each func(StateEntry) error) error {
+	for len(b) > 0 {
+		var e StateEntry
+		size, n := binary.Uvarint(b)
+		if n <= 0 || size > uint64(len(b)-n) {
+			return errEntries
+		}
+		e.Key, b = b[n:n+int(size):n+int(size)], b[n+int(size):]
+		if size, n = binary.Uvarint(b); n <= 0 || size > uint64(len(b)-n)+1 {
+			return errEntries
+		}
+		if b = b[n:]; size > 0 {
+			e.Value, b = b[:size-1:size-1], b[size-1:]
+		}
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errEntries = errors.New("malformed entries of a state")
 
 // StateStore keeps entries by key in a bus. One goroutine uses it. Its errors name the topic or stream, and the remedy.
 type StateStore interface {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // Codes of the enumerations in stored changes. They are part of the format: append only.
@@ -20,7 +21,7 @@ var (
 	classCodes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )
 
-// Flags of a change, in up to three bytes, see coder.codeFlags.
+// Flags of a change, in up to three bytes, see codeFlags.
 const (
 	flagCoalesced = 1 << iota
 	flagFinalStateUnknown
@@ -78,12 +79,12 @@ func flagsOf(c *event.Change) (flags uint32) {
 }
 
 // codeFlags codes one, two or four bytes. Four bytes are first, 0, third, second: a second byte of 0 announces a third.
-func (f *coder) codeFlags(v *uint32) {
+func codeFlags(f *form.Coder, v *uint32) {
 	first, second, third := byte(*v), byte(*v>>8), byte(*v>>16)
 	if second|third != 0 {
 		first |= flagMore
 	}
-	if f.codeByte(&first); first&flagMore == 0 {
+	if f.CodeByte(&first); first&flagMore == 0 {
 		*v = uint32(first)
 		return
 	}
@@ -91,132 +92,146 @@ func (f *coder) codeFlags(v *uint32) {
 	if third != 0 {
 		second = 0
 	}
-	if f.codeByte(&second); second == 0 {
-		if f.codeByte(&third); third == 0 {
-			f.fail()
+	if f.CodeByte(&second); second == 0 {
+		if f.CodeByte(&third); third == 0 {
+			f.Fail()
 		}
 		second = last
-		f.codeByte(&second)
+		f.CodeByte(&second)
 	}
 	if *v = uint32(first) | uint32(second)<<8 | uint32(third)<<16; *v&^flagsKnown != 0 {
-		f.fail()
+		f.Fail()
 	}
 }
 
+// changeCoder codes changes, whose bodies are apart from their metadata.
+type changeCoder struct {
+	form.Coder
+	bodies []byte // still to be read; nil where they are left out
+}
+
 // codeChange codes the metadata of a change, with the lengths of its bodies in place of these.
-func (f *coder) codeChange(c *event.Change) {
-	codeEnum(f, typeCodes, &c.Type)
-	codeEnum(f, deltaCodes, &c.Delta)
+func (f *changeCoder) codeChange(c *event.Change) {
+	form.CodeEnum(&f.Coder, typeCodes, &c.Type)
+	form.CodeEnum(&f.Coder, deltaCodes, &c.Delta)
 	var flags uint32
-	if !f.decoding {
+	if !f.Decoding {
 		flags = flagsOf(c)
 	}
-	f.codeFlags(&flags)
+	codeFlags(&f.Coder, &flags)
 	is := func(bit uint32) bool { return flags&bit != 0 }
-	if f.decoding {
+	if f.Decoding {
 		c.Coalesced, c.FinalStateUnknown = is(flagCoalesced), is(flagFinalStateUnknown)
 		c.RedactionChanged, c.Left = is(flagRedactionChanged), is(flagLeft)
 	}
-	f.codeTexts(&c.Cluster, &c.Resource.Group, &c.Resource.Version, &c.Resource.Resource, &c.Resource.Kind,
+	f.CodeTexts(&c.Cluster, &c.Resource.Group, &c.Resource.Version, &c.Resource.Resource, &c.Resource.Kind,
 		&c.Namespace, &c.Name, &c.UID, &c.ResourceVersion)
-	f.codeVarint(&c.Generation)
-	f.codeTime(&c.ObservedAt)
-	if allocateOptional(f, is(flagActor), &c.Actor) {
-		f.codeTexts(&c.Actor.Manager, &c.Actor.Operation, &c.Actor.Subresource, &c.Actor.Time)
+	f.CodeVarint(&c.Generation)
+	f.CodeTime(&c.ObservedAt)
+	if allocateOptional(f.Decoding, is(flagActor), &c.Actor) {
+		f.CodeTexts(&c.Actor.Manager, &c.Actor.Operation, &c.Actor.Subresource, &c.Actor.Time)
 	}
-	if allocateOptional(f, is(flagGap), &c.Gap) {
-		f.codeTexts(&c.Gap.From, &c.Gap.To, &c.Gap.Reason)
+	if allocateOptional(f.Decoding, is(flagGap), &c.Gap) {
+		f.CodeTexts(&c.Gap.From, &c.Gap.To, &c.Gap.Reason)
 	}
 	switch {
 	case !is(flagOnlySink):
 	case c.Gap == nil:
-		f.codeText(&c.OnlySink)
+		f.CodeText(&c.OnlySink)
 	default:
-		f.codeText(&c.Gap.Sink)
+		f.CodeText(&c.Gap.Sink)
 	}
 	if is(flagClass) {
-		codeEnum(f, classCodes, &c.Class)
+		form.CodeEnum(&f.Coder, classCodes, &c.Class)
 	}
-	if allocateOptional(f, is(flagSnapshot), &c.Snapshot) {
-		f.codeSnapshot(c.Snapshot)
+	if allocateOptional(f.Decoding, is(flagSnapshot), &c.Snapshot) {
+		codeSnapshot(&f.Coder, c.Snapshot)
 	}
 	if is(flagChanged) {
-		f.codeTextList(&c.Changed)
+		f.CodeTextList(&c.Changed)
 	}
 	if is(flagOmitted) {
-		f.codeTextList(&c.Omitted)
+		f.CodeTextList(&c.Omitted)
 	}
 	if is(flagWithheld) {
-		f.codeText(&c.Withheld)
+		f.CodeText(&c.Withheld)
 	}
 	if is(flagPass) {
-		f.codeText(&c.Pass)
+		f.CodeText(&c.Pass)
 	}
 	if is(flagPrevious) {
-		f.codeText(&c.Previous)
+		f.CodeText(&c.Previous)
 	}
 	if is(flagListVersion) {
-		f.codeText(&c.ListVersion)
+		f.CodeText(&c.ListVersion)
 	}
-	if allocateOptional(f, is(flagStamp), &c.Stamp) {
-		f.codeTexts(&c.Stamp.User, &c.Stamp.Replaced)
+	if allocateOptional(f.Decoding, is(flagStamp), &c.Stamp) {
+		f.CodeTexts(&c.Stamp.User, &c.Stamp.Replaced)
 	}
-	if allocateOptional(f, is(flagWatermark), &c.Watermark) {
-		codeWatermark(f, c.Watermark)
+	if allocateOptional(f.Decoding, is(flagWatermark), &c.Watermark) {
+		codeWatermark(&f.Coder, c.Watermark)
 	}
-	if allocateOptional(f, is(flagReplay), &c.Replay) {
-		codeReplay(f, c.Replay)
+	if allocateOptional(f.Decoding, is(flagReplay), &c.Replay) {
+		codeReplay(&f.Coder, c.Replay)
 	}
-	if allocateOptional(f, is(flagAttribution), &c.Attribution) {
-		f.codeAttribution(c.Attribution)
+	if allocateOptional(f.Decoding, is(flagAttribution), &c.Attribution) {
+		codeAttribution(&f.Coder, c.Attribution)
 	}
 	if is(flagConstraint) {
-		f.codeConstraints(c.Attribution)
+		codeConstraints(&f.Coder, c.Attribution)
 	}
 	f.codeBodyLength(is(flagBefore), &c.Before)
 	f.codeBodyLength(is(flagAfter), &c.After)
 	f.codeBodyLength(is(flagPatch), &c.Patch)
 }
 
-func (f *coder) codeSnapshot(s *event.SnapshotInfo) {
-	f.codeTexts(&s.ID, &s.Position, &s.Digest)
+// allocateOptional allocates an optional part for decoding, and returns there.
+func allocateOptional[T any](decoding, there bool, v **T) bool {
+	if there && decoding {
+		*v = new(T)
+	}
+	return there
+}
+
+func codeSnapshot(f *form.Coder, s *event.SnapshotInfo) {
+	f.CodeTexts(&s.ID, &s.Position, &s.Digest)
 	count := int64(s.Count)
-	if f.codeVarint(&count); f.decoding {
+	if f.CodeVarint(&count); f.Decoding {
 		s.Count = int(count)
 	}
 }
 
-func codeWatermark(f *coder, w *event.WatermarkInfo) {
-	f.codeTexts(&w.Epoch, &w.Algorithm, &w.Digest)
-	f.codeUvarint(&w.Sequence)
+func codeWatermark(f *form.Coder, w *event.WatermarkInfo) {
+	f.CodeTexts(&w.Epoch, &w.Algorithm, &w.Digest)
+	f.CodeUvarint(&w.Sequence)
 	count, lane, lanes := int64(w.Count), int64(w.Lane), int64(w.Lanes)
-	f.codeVarint(&count)
-	f.codeVarint(&lane)
-	if f.codeVarint(&lanes); f.decoding {
+	f.CodeVarint(&count)
+	f.CodeVarint(&lane)
+	if f.CodeVarint(&lanes); f.Decoding {
 		w.Count, w.Lane, w.Lanes = int(count), int(lane), int(lanes)
 	}
-	f.codeTextList(&w.Sinks)
+	f.CodeTextList(&w.Sinks)
 }
 
-func codeReplay(f *coder, r *event.ReplayInfo) {
-	f.codeTexts(&r.ID, &r.Of, &r.State, &r.Reason)
-	codeEnum(f, typeCodes, &r.Type)
+func codeReplay(f *form.Coder, r *event.ReplayInfo) {
+	f.CodeTexts(&r.ID, &r.Of, &r.State, &r.Reason)
+	form.CodeEnum(f, typeCodes, &r.Type)
 	count := int64(r.Count)
-	if f.codeVarint(&count); f.decoding {
+	if f.CodeVarint(&count); f.Decoding {
 		r.Count = int(count)
 	}
 }
 
-func (f *coder) codeAttribution(a *event.Attribution) {
-	f.codeTexts(&a.Of, &a.Certainty)
-	f.codeIdentity(&a.By)
+func codeAttribution(f *form.Coder, a *event.Attribution) {
+	f.CodeTexts(&a.Of, &a.Certainty)
+	codeIdentity(f, &a.By)
 	var requested byte
 	if a.RequestedBy != nil {
 		requested = 1
 	}
-	f.codeByte(&requested)
-	if allocateOptional(f, requested == 1, &a.RequestedBy) {
-		f.codeIdentity(a.RequestedBy)
+	f.CodeByte(&requested)
+	if allocateOptional(f.Decoding, requested == 1, &a.RequestedBy) {
+		codeIdentity(f, a.RequestedBy)
 	}
 }
 
@@ -225,34 +240,34 @@ func isConstrained(a *event.Attribution) bool {
 	return a != nil && (a.By.ImpersonationConstraint != "" || a.RequestedBy != nil && a.RequestedBy.ImpersonationConstraint != "")
 }
 
-func (f *coder) codeConstraints(a *event.Attribution) {
+func codeConstraints(f *form.Coder, a *event.Attribution) {
 	if a == nil {
-		f.fail()
+		f.Fail()
 		return
 	}
-	if f.codeText(&a.By.ImpersonationConstraint); a.RequestedBy != nil {
-		f.codeText(&a.RequestedBy.ImpersonationConstraint)
+	if f.CodeText(&a.By.ImpersonationConstraint); a.RequestedBy != nil {
+		f.CodeText(&a.RequestedBy.ImpersonationConstraint)
 	}
 }
 
-func (f *coder) codeIdentity(i *event.Identity) {
-	f.codeTexts(&i.User, &i.UID, &i.Impersonator, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID)
-	f.codeTextList(&i.Groups)
-	f.codeTextList(&i.SourceIPs)
-	f.codeTime(&i.Received)
+func codeIdentity(f *form.Coder, i *event.Identity) {
+	f.CodeTexts(&i.User, &i.UID, &i.Impersonator, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID)
+	f.CodeTextList(&i.Groups)
+	f.CodeTextList(&i.SourceIPs)
+	f.CodeTime(&i.Received)
 }
 
 // codeBodyLength codes the length of a body. Decoding takes the body itself from f.bodies.
-func (f *coder) codeBodyLength(there bool, v *[]byte) {
+func (f *changeCoder) codeBodyLength(there bool, v *[]byte) {
 	if !there {
 		return
 	}
 	n := uint64(len(*v))
-	f.codeUvarint(&n)
+	f.CodeUvarint(&n)
 	switch {
-	case !f.decoding, f.bodies == nil:
-	case f.failed || n > uint64(len(f.bodies)):
-		f.fail()
+	case !f.Decoding, f.bodies == nil:
+	case f.Failed || n > uint64(len(f.bodies)):
+		f.Fail()
 	default:
 		*v, f.bodies = f.bodies[:n:n], f.bodies[n:]
 	}
@@ -260,9 +275,9 @@ func (f *coder) codeBodyLength(there bool, v *[]byte) {
 
 // appendMeta appends the metadata of c: everything but its bodies, of which it has the lengths.
 func appendMeta(b []byte, c *event.Change) []byte {
-	f := coder{out: b} // encodeValue would allocate it on the heap, once for each change
+	f := changeCoder{Coder: form.Coder{Out: b}} // EncodeValue would allocate it on the heap, once for each change
 	f.codeChange(c)
-	return f.out
+	return f.Out
 }
 
 // appendRaw appends the uncompressed form of a frame: the length of the metadata, the metadata, then all bodies as they are.
@@ -280,7 +295,7 @@ func appendRaw(b, meta []byte, changes []*event.Change) []byte {
 func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
 	size, n := binary.Uvarint(raw)
 	if n <= 0 || size > uint64(len(raw)-n) {
-		return nil, fmt.Errorf("%w: length of the metadata", ErrMalformed)
+		return nil, fmt.Errorf("%w: length of the metadata", form.ErrMalformed)
 	}
 	return decodeMeta(string(raw[n:n+int(size)]), raw[n+int(size):], count)
 }
@@ -288,15 +303,15 @@ func decodeRaw(raw []byte, count uint64) ([]event.Change, error) {
 // decodeMeta decodes count changes; with nil for bodies, without their bodies.
 func decodeMeta(text string, bodies []byte, count uint64) ([]event.Change, error) {
 	if count > uint64(len(text))/minChangeMeta {
-		return nil, fmt.Errorf("%w: %d changes in %d bytes", ErrMalformed, count, len(text))
+		return nil, fmt.Errorf("%w: %d changes in %d bytes", form.ErrMalformed, count, len(text))
 	}
-	f := coder{decoding: true, in: text, bodies: bodies}
+	f := changeCoder{form.Coder{Decoding: true, In: text}, bodies}
 	changes := make([]event.Change, count)
 	for i := range changes {
 		f.codeChange(&changes[i])
 	}
-	if f.failed || len(f.in) > 0 || len(f.bodies) > 0 {
-		return nil, fmt.Errorf("%w: metadata or bodies do not add up", ErrMalformed)
+	if f.Failed || len(f.In) > 0 || len(f.bodies) > 0 {
+		return nil, fmt.Errorf("%w: metadata or bodies do not add up", form.ErrMalformed)
 	}
 	return changes, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 const (
@@ -71,16 +72,16 @@ func (p *FrameEncoder) Encode(h FrameHeader, changes []*event.Change) []byte {
 // ReadFrameHeader reads the header of a stored frame and returns the compressed rest.
 func ReadFrameHeader(stored []byte) (FrameHeader, []byte, error) {
 	if len(stored) == 0 || stored[0] != frameFormat {
-		return FrameHeader{}, nil, fmt.Errorf("%w: frame format", ErrMalformed)
+		return FrameHeader{}, nil, fmt.Errorf("%w: frame format", form.ErrMalformed)
 	}
 	rest := stored[1:]
 	count, n := binary.Uvarint(rest)
 	if n <= 0 || count == 0 {
-		return FrameHeader{}, nil, fmt.Errorf("%w: frame count", ErrMalformed)
+		return FrameHeader{}, nil, fmt.Errorf("%w: frame count", form.ErrMalformed)
 	}
 	before, m := binary.Uvarint(rest[n:])
 	if m <= 0 {
-		return FrameHeader{}, nil, fmt.Errorf("%w: frame bytes before", ErrMalformed)
+		return FrameHeader{}, nil, fmt.Errorf("%w: frame bytes before", form.ErrMalformed)
 	}
 	return FrameHeader{Count: count, Before: before}, rest[n+m:], nil
 }
@@ -118,7 +119,7 @@ func (u *FrameDecoder) DecodeWithoutBodies(stored []byte) ([]event.Change, error
 	}
 	text, err := u.readMeta(packed)
 	if err != nil {
-		return nil, fmt.Errorf("%w: metadata: %w", ErrMalformed, err)
+		return nil, fmt.Errorf("%w: metadata: %w", form.ErrMalformed, err)
 	}
 	return decodeMeta(text, nil, h.Count)
 }
@@ -147,7 +148,7 @@ func (u *FrameDecoder) Decode(stored []byte) ([]event.Change, error) {
 	}
 	raw, err := u.zstd.DecodeAll(packed, nil)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+		return nil, fmt.Errorf("%w: %w", form.ErrMalformed, err)
 	}
 	return decodeRaw(raw, h.Count)
 }

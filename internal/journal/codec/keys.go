@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // First bytes of the keys. They are part of the format, see docs/journal-format.md.
@@ -46,7 +48,7 @@ var PrefixOrphans = []byte{PrefixMeta, 'e'}
 
 // KeyOrphanPass is the key of the pass of a sink behind the snapshot of a resource, or of one namespace.
 func KeyOrphanPass(sink, resource, namespace string) []byte {
-	return append(appendText(appendText(bytes.Clone(PrefixOrphans), sink), resource), namespace...)
+	return append(form.AppendText(form.AppendText(bytes.Clone(PrefixOrphans), sink), resource), namespace...)
 }
 
 // PrefixSignals begins the keys of entries of the requests of operators, see internal/signals.
@@ -62,7 +64,7 @@ func SplitSignalKey(key []byte) (number uint64, err error) {
 	if rest := key[len(PrefixSignals):]; len(rest) == 8 {
 		return binary.BigEndian.Uint64(rest), nil
 	}
-	return 0, fmt.Errorf("%w: key of a signal %x", ErrMalformed, key)
+	return 0, fmt.Errorf("%w: key of a signal %x", form.ErrMalformed, key)
 }
 
 // KeyCursor is the key of a sink's cursor.
@@ -108,7 +110,7 @@ func KeyResource(resource string) []byte {
 // AppendNamePrefix appends the prefix of all keys of a resource, or of a sink, under a first byte. The length in front of
 // the name keeps one name from being a prefix of another.
 func AppendNamePrefix(b []byte, first byte, name string) []byte {
-	return appendText(append(b, first), name)
+	return form.AppendText(append(b, first), name)
 }
 
 // KeyNamed is a key of a resource under a first byte.
@@ -118,11 +120,11 @@ func KeyNamed(first byte, resource, key string) []byte {
 
 // SplitNamedKey returns the name of the resource or sink of a key, and the rest of the key.
 func SplitNamedKey(key []byte) (name, rest string, err error) {
-	f := coder{decoding: true, in: string(key[1:])}
-	if f.codeText(&name); f.failed {
-		return "", "", fmt.Errorf("%w: name in the key %x", ErrMalformed, key)
+	f := form.Coder{Decoding: true, In: string(key[1:])}
+	if f.CodeText(&name); f.Failed {
+		return "", "", fmt.Errorf("%w: name in the key %x", form.ErrMalformed, key)
 	}
-	return name, f.in, nil
+	return name, f.In, nil
 }
 
 // KeyFrame is the key of the frame that begins with an offset.
@@ -159,7 +161,7 @@ func OffsetOfFrame(key []byte) (uint64, bool) {
 func SplitDeadLetterKey(key []byte) (sink string, offset uint64, err error) {
 	sink, rest, err := SplitNamedKey(key)
 	if err == nil && len(rest) != 8 {
-		err = fmt.Errorf("%w: key of a dead letter %x", ErrMalformed, key)
+		err = fmt.Errorf("%w: key of a dead letter %x", form.ErrMalformed, key)
 	}
 	if err != nil {
 		return "", 0, err

@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // Version is the version of the whole layout. Every change of the layout raises it: an exporter reads its own version only.
@@ -41,35 +42,35 @@ const (
 )
 
 // EncodeCursor returns the stored form of a cursor.
-func EncodeCursor(c event.Cursor) []byte { return encodeValue(nil, (*coder).codeCursor, &c) }
+func EncodeCursor(c event.Cursor) []byte { return form.EncodeValue(nil, codeCursor, &c) }
 
 // DecodeCursor is the inverse of EncodeCursor.
 func DecodeCursor(b []byte) (c event.Cursor, err error) {
-	if err = decodeValue("cursor", b, (*coder).codeCursor, &c); err != nil {
+	if err = form.DecodeValue("cursor", b, codeCursor, &c); err != nil {
 		return event.Cursor{}, err
 	}
 	return c, nil
 }
 
-func (f *coder) codeCursor(c *event.Cursor) {
-	f.codeFormat(cursorFormat)
-	f.codeUvarint(&c.Low)
-	f.codeUvarint(&c.High)
-	f.codeText(&c.Layout)
-	f.codeLanes(&c.Lanes)
+func codeCursor(f *form.Coder, c *event.Cursor) {
+	f.CodeFormat(cursorFormat)
+	f.CodeUvarint(&c.Low)
+	f.CodeUvarint(&c.High)
+	f.CodeText(&c.Layout)
+	codeLanes(f, &c.Lanes)
 	state := string(c.State)
-	if f.codeText(&state); f.decoding && state != "" {
+	if f.CodeText(&state); f.Decoding && state != "" {
 		c.State = []byte(state)
 	}
 }
 
-func (f *coder) codeLanes(v *map[string]uint64) {
-	n := f.codeCount(len(*v), 2)
-	if !f.decoding {
+func codeLanes(f *form.Coder, v *map[string]uint64) {
+	n := f.CodeCount(len(*v), 2)
+	if !f.Decoding {
 		for _, lane := range slices.Sorted(maps.Keys(*v)) {
 			at := (*v)[lane]
-			f.codeText(&lane)
-			f.codeUvarint(&at)
+			f.CodeText(&lane)
+			f.CodeUvarint(&at)
 		}
 		return
 	}
@@ -78,17 +79,19 @@ func (f *coder) codeLanes(v *map[string]uint64) {
 	}
 	for range n {
 		var lane string
-		f.codeText(&lane)
-		(*v)[lane] = f.readUvarint()
+		var at uint64
+		f.CodeText(&lane)
+		f.CodeUvarint(&at)
+		(*v)[lane] = at
 	}
 }
 
 // EncodeLows encodes up to where each sink has settled everything.
-func EncodeLows(lows map[string]uint64) []byte { return encodeValue(nil, (*coder).codeLanes, &lows) }
+func EncodeLows(lows map[string]uint64) []byte { return form.EncodeValue(nil, codeLanes, &lows) }
 
 // DecodeLows is the inverse of EncodeLows.
 func DecodeLows(b []byte) (lows map[string]uint64, err error) {
-	return lows, decodeValue("settled offsets", b, (*coder).codeLanes, &lows)
+	return lows, form.DecodeValue("settled offsets", b, codeLanes, &lows)
 }
 
 // SinkRecord is what is kept of a sink beside its cursor, which exists only once the sink has settled something.
@@ -102,77 +105,63 @@ type SinkRecord struct {
 }
 
 // EncodeSinkRecord returns the stored form of a sink's record.
-func EncodeSinkRecord(r SinkRecord) []byte { return encodeValue(nil, (*coder).codeSinkRecord, &r) }
+func EncodeSinkRecord(r SinkRecord) []byte { return form.EncodeValue(nil, codeSinkRecord, &r) }
 
 // DecodeSinkRecord is the inverse of EncodeSinkRecord.
 func DecodeSinkRecord(b []byte) (r SinkRecord, err error) {
-	err = decodeValue("record of a sink", b, (*coder).codeSinkRecord, &r)
+	err = form.DecodeValue("record of a sink", b, codeSinkRecord, &r)
 	return r, err
 }
 
-func (f *coder) codeSinkRecord(r *SinkRecord) {
-	f.codeFormat(sinkRecordFormat)
-	var declared byte
-	if r.Declared {
-		declared = 1
-	}
-	f.codeByte(&declared)
-	r.Declared = declared != 0
-	f.codeTime(&r.Removed)
-	f.codeUvarint(&r.Low)
-	f.codeUvarint(&r.Unsent)
-	if r.Destination != "" || r.Formerly != "" || f.decoding && len(f.in) > 0 {
-		f.codeTexts(&r.Destination, &r.Formerly)
+func codeSinkRecord(f *form.Coder, r *SinkRecord) {
+	f.CodeFormat(sinkRecordFormat)
+	f.CodeBool(&r.Declared)
+	f.CodeTime(&r.Removed)
+	f.CodeUvarint(&r.Low)
+	f.CodeUvarint(&r.Unsent)
+	if r.Destination != "" || r.Formerly != "" || f.Decoding && len(f.In) > 0 {
+		f.CodeTexts(&r.Destination, &r.Formerly)
 	}
 }
 
 // EncodeFormerSink returns the stored form of a former sink without its name.
 func EncodeFormerSink(s event.FormerSink) []byte {
-	return encodeValue(nil, (*coder).codeFormerSink, &s)
+	return form.EncodeValue(nil, codeFormerSink, &s)
 }
 
 // DecodeFormerSink is the inverse of EncodeFormerSink.
 func DecodeFormerSink(name string, b []byte) (s event.FormerSink, err error) {
 	s.Name = name
-	err = decodeValue("former sink", b, (*coder).codeFormerSink, &s)
+	err = form.DecodeValue("former sink", b, codeFormerSink, &s)
 	return s, err
 }
 
-func (f *coder) codeFormerSink(s *event.FormerSink) {
-	f.codeFormat(formerSinkFormat)
-	var missed byte
-	if s.Missed {
-		missed = 1
-	}
-	f.codeByte(&missed)
-	s.Missed = missed != 0
-	n := f.codeCount(len(s.Positions), 5)
-	if f.decoding && n > 0 {
-		s.Positions = make([]event.ResourcePosition, n)
-	}
-	for i := range n {
-		p := &s.Positions[i]
-		f.codeTexts(&p.Resource.Group, &p.Resource.Version, &p.Resource.Resource, &p.Resource.Kind, &p.Position)
-	}
+func codeFormerSink(f *form.Coder, s *event.FormerSink) {
+	f.CodeFormat(formerSinkFormat)
+	f.CodeBool(&s.Missed)
+	form.CodeList(f, &s.Positions, 5, func(f *form.Coder, p *event.ResourcePosition) {
+		codeResource(f, &p.Resource)
+		f.CodeText(&p.Position)
+	})
 }
 
 // AppendKnown appends a known object without its key.
 func AppendKnown(b []byte, k *event.Known) []byte {
-	f := coder{out: b} // encodeValue would allocate it on the heap, once for each object
-	f.codeKnown(k)
-	return f.out
+	f := form.Coder{Out: b} // encodeValue would allocate it on the heap, once for each object
+	codeKnown(&f, k)
+	return f.Out
 }
 
 // DecodeKnown decodes a known object. It keeps nothing of key and value.
 func DecodeKnown(key, value []byte) (event.Known, error) {
-	f, k := coder{decoding: true, in: string(value)}, event.Known{Key: string(key)}
-	if f.codeKnown(&k); f.failed || f.in != "" {
-		return event.Known{}, fmt.Errorf("%w: known object %q", ErrMalformed, key)
+	f, k := form.Coder{Decoding: true, In: string(value)}, event.Known{Key: string(key)}
+	if codeKnown(&f, &k); f.Failed || f.In != "" {
+		return event.Known{}, fmt.Errorf("%w: known object %q", form.ErrMalformed, key)
 	}
 	return k, nil
 }
 
-func (f *coder) codeKnown(k *event.Known) {
+func codeKnown(f *form.Coder, k *event.Known) {
 	var has byte
 	if k.Summary != "" {
 		has |= knownSummary
@@ -180,21 +169,21 @@ func (f *coder) codeKnown(k *event.Known) {
 	if k.EmittedElsewhere != "" {
 		has |= knownEmitted
 	}
-	f.codeByte(&has)
-	f.codeText(&k.UID)
+	f.CodeByte(&has)
+	f.CodeText(&k.UID)
 	if has == 0 {
-		f.codeRemainingText(&k.ResourceVersion)
+		f.CodeRemainingText(&k.ResourceVersion)
 		return
 	}
-	f.codeText(&k.ResourceVersion)
+	f.CodeText(&k.ResourceVersion)
 	if has&knownEmitted != 0 {
-		f.codeText(&k.EmittedElsewhere)
+		f.CodeText(&k.EmittedElsewhere)
 	}
 	if has&knownSummary != 0 {
-		f.codeRemainingText(&k.Summary)
+		f.CodeRemainingText(&k.Summary)
 	}
 	if has&^(knownSummary|knownEmitted) != 0 {
-		f.fail()
+		f.Fail()
 	}
 }
 
@@ -205,107 +194,107 @@ type Recovery struct {
 }
 
 // EncodeResource returns the stored form of a resource.
-func EncodeResource(r event.Resource) []byte { return encodeValue(nil, (*coder).codeResource, &r) }
+func EncodeResource(r event.Resource) []byte { return form.EncodeValue(nil, codeResource, &r) }
 
 // DecodeResource is the inverse of EncodeResource.
 func DecodeResource(b []byte) (r event.Resource, err error) {
-	err = decodeValue("resource", b, (*coder).codeResource, &r)
+	err = form.DecodeValue("resource", b, codeResource, &r)
 	return r, err
 }
 
-func (f *coder) codeResource(r *event.Resource) {
-	f.codeTexts(&r.Group, &r.Version, &r.Resource, &r.Kind)
+func codeResource(f *form.Coder, r *event.Resource) {
+	f.CodeTexts(&r.Group, &r.Version, &r.Resource, &r.Kind)
 }
 
 // EncodeScope returns the stored form of a scope, without its ID.
-func EncodeScope(s event.StoredScope) []byte { return encodeValue(nil, (*coder).codeScope, &s) }
+func EncodeScope(s event.StoredScope) []byte { return form.EncodeValue(nil, codeScope, &s) }
 
 // DecodeScope is the inverse of EncodeScope.
 func DecodeScope(id string, b []byte) (event.StoredScope, error) {
 	s := event.StoredScope{ID: id}
-	err := decodeValue("scope", b, (*coder).codeScope, &s)
+	err := form.DecodeValue("scope", b, codeScope, &s)
 	return s, err
 }
 
-func (f *coder) codeScope(s *event.StoredScope) {
-	f.codeTexts(&s.Position, &s.Snapshot, &s.LostReason, &s.Pass)
-	if s.AheadUpTo != "" || s.Requests != "" || f.decoding && len(f.in) > 0 {
-		f.codeText(&s.AheadUpTo)
+func codeScope(f *form.Coder, s *event.StoredScope) {
+	f.CodeTexts(&s.Position, &s.Snapshot, &s.LostReason, &s.Pass)
+	if s.AheadUpTo != "" || s.Requests != "" || f.Decoding && len(f.In) > 0 {
+		f.CodeText(&s.AheadUpTo)
 	}
-	if s.Requests != "" || f.decoding && len(f.in) > 0 {
-		f.codeText(&s.Requests)
+	if s.Requests != "" || f.Decoding && len(f.In) > 0 {
+		f.CodeText(&s.Requests)
 	}
 }
 
 // EncodeRecovery returns the stored form of a recovery.
-func EncodeRecovery(r Recovery) []byte { return encodeValue(nil, (*coder).codeRecovery, &r) }
+func EncodeRecovery(r Recovery) []byte { return form.EncodeValue(nil, codeRecovery, &r) }
 
 // DecodeRecovery is the inverse of EncodeRecovery.
 func DecodeRecovery(b []byte) (*Recovery, error) {
 	r := &Recovery{}
-	return r, decodeValue("recovery", b, (*coder).codeRecovery, r)
+	return r, form.DecodeValue("recovery", b, codeRecovery, r)
 }
 
-func (f *coder) codeRecovery(r *Recovery) { f.codeTexts(&r.Reason, &r.MovedTo) }
+func codeRecovery(f *form.Coder, r *Recovery) { f.CodeTexts(&r.Reason, &r.MovedTo) }
 
 // EncodeDeadLetter returns the stored form of a dead letter; its change is stored as a frame of one.
 func EncodeDeadLetter(p *FrameEncoder, d *event.DeadLetter) []byte {
-	header := encodeValue(nil, (*coder).codeDeadLetterHeader, d)
+	header := form.EncodeValue(nil, codeDeadLetterHeader, d)
 	return append(header, p.Encode(FrameHeader{Count: 1}, []*event.Change{d.Change})...)
 }
 
 // DecodeDeadLetter is the inverse of EncodeDeadLetter.
 func DecodeDeadLetter(u *FrameDecoder, offset uint64, value []byte) (event.DeadLetter, error) {
-	f, d := coder{decoding: true, in: string(value)}, event.DeadLetter{Offset: offset}
-	if f.codeDeadLetterHeader(&d); f.failed {
-		return event.DeadLetter{}, fmt.Errorf("%w: dead letter", ErrMalformed)
+	f, d := form.Coder{Decoding: true, In: string(value)}, event.DeadLetter{Offset: offset}
+	if codeDeadLetterHeader(&f, &d); f.Failed {
+		return event.DeadLetter{}, fmt.Errorf("%w: dead letter", form.ErrMalformed)
 	}
-	changes, err := u.Decode(value[len(value)-len(f.in):])
+	changes, err := u.Decode(value[len(value)-len(f.In):])
 	if err != nil {
 		return event.DeadLetter{}, err
 	}
 	if len(changes) != 1 {
-		return event.DeadLetter{}, fmt.Errorf("%w: dead letter of %d changes", ErrMalformed, len(changes))
+		return event.DeadLetter{}, fmt.Errorf("%w: dead letter of %d changes", form.ErrMalformed, len(changes))
 	}
 	d.Change = &changes[0]
 	return d, nil
 }
 
 // codeDeadLetterHeader codes everything before the change.
-func (f *coder) codeDeadLetterHeader(d *event.DeadLetter) {
-	f.codeFormat(deadLetterFormat)
-	f.codeTime(&d.Time)
-	f.codeText(&d.Reason)
+func codeDeadLetterHeader(f *form.Coder, d *event.DeadLetter) {
+	f.CodeFormat(deadLetterFormat)
+	f.CodeTime(&d.Time)
+	f.CodeText(&d.Reason)
 }
 
 // AppendBody appends the stored form of a body to b. packed is a buffer for the compressed bytes; it is returned for the
 // next call.
 func AppendBody(b, packed []byte, body *event.Body) (stored, scratch []byte) {
 	packed = s2.EncodeSnappy(packed[:cap(packed)], body.Raw)
-	return append(encodeValue(b, (*coder).codeBodyHeader, body), packed...), packed
+	return append(form.EncodeValue(b, codeBodyHeader, body), packed...), packed
 }
 
 // DecodeBody is the inverse of AppendBody. It keeps nothing of stored.
 func DecodeBody(key string, stored []byte) (event.Body, error) {
-	f, body := coder{decoding: true, in: string(stored)}, event.Body{Key: key}
-	f.codeBodyHeader(&body)
-	packed := stored[len(stored)-len(f.in):]
+	f, body := form.Coder{Decoding: true, In: string(stored)}, event.Body{Key: key}
+	codeBodyHeader(&f, &body)
+	packed := stored[len(stored)-len(f.In):]
 	n, err := s2.DecodedLen(packed)
-	if err == nil && !f.failed && n <= maxRawBytes {
+	if err == nil && !f.Failed && n <= maxRawBytes {
 		body.Raw, err = s2.Decode(nil, packed)
 	} else {
-		err = ErrMalformed
+		err = form.ErrMalformed
 	}
 	if err != nil {
-		return event.Body{}, fmt.Errorf("%w: body of %q", ErrMalformed, key)
+		return event.Body{}, fmt.Errorf("%w: body of %q", form.ErrMalformed, key)
 	}
 	return body, nil
 }
 
 // codeBodyHeader codes everything before the compressed bytes.
-func (f *coder) codeBodyHeader(b *event.Body) {
-	f.codeFormat(bodyFormat)
-	f.codeTexts(&b.UID, &b.ResourceVersion)
+func codeBodyHeader(f *form.Coder, b *event.Body) {
+	f.CodeFormat(bodyFormat)
+	f.CodeTexts(&b.UID, &b.ResourceVersion)
 }
 
 // EncodeNumber returns the stored form of a number.
@@ -316,6 +305,6 @@ func DecodeNumber(b []byte) (n uint64, err error) {
 	if b == nil {
 		return 0, nil
 	}
-	err = decodeValue("a number", b, (*coder).codeUvarint, &n)
+	err = form.DecodeValue("a number", b, (*form.Coder).CodeUvarint, &n)
 	return n, err
 }

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -39,9 +37,7 @@ func (j *journalFence) newFence() *fence {
 // replaceFence lets a new fence go on where one ended, as a restart does.
 func (j *journalFence) replaceFence() {
 	before, f := j.current.Load(), j.newFence()
-	before.mu.Lock()
-	parts := storedParts{transactionalID: before.transactional.ID, producers: slices.Collect(maps.Keys(before.producers))}
-	before.mu.Unlock()
+	parts := before.storedParts()
 	parts.acks = j.sink.acks.places()
 	f.resume(parts)
 	j.current.Store(f)

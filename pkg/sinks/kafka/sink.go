@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
@@ -265,8 +266,8 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 	if len(stored) == 0 {
 		return nil
 	}
-	previous, err := decodeState(stored)
-	if err != nil {
+	var previous storedParts
+	if err := form.DecodeValue("state of a Kafka sink", stored, codeState, &previous); err != nil {
 		return err
 	}
 	if f := s.journal.current.Load(); f != nil {
@@ -282,7 +283,7 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 
 // State implements [sinks.Stateful].
 func (s *Sink) State(uint64) []byte {
-	return s.acks.appendState(s.journal.current.Load().appendState([]byte{stateFormat}))
+	return s.acks.encodeState(s.journal.current.Load().storedParts())
 }
 
 // ObserveSettled implements [sinks.SettleObserver].

@@ -1,12 +1,11 @@
 package kafka
 
 import (
-	"encoding/binary"
-	"errors"
-	"fmt"
-	"math"
+	"maps"
+	"slices"
 	"sync"
 
+	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 )
 
@@ -51,133 +50,81 @@ func (m *formerLayouts) recordSettled(low uint64) {
 	m.settled = low
 }
 
-// stateFormat is the format of the stored state, see docs/journal-format.md: the transactional ID with the producer IDs that
-// it had, and what was acknowledged in each partition. The formats before it had sequence numbers.
-const stateFormat = 4
+// stateFormat is the format of the stored state, see docs/journal-format.md.
+const stateFormat = 1
 
-func appendText(b []byte, text string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
-}
-
-// appendState appends the transactional ID, and the producer IDs that it had. f may be nil.
-func (f *fence) appendState(b []byte) []byte {
-	if f == nil {
-		return append(b, 0, 0)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	b = binary.AppendUvarint(appendText(b, f.transactional.ID), uint64(len(f.producers)))
-	for id := range f.producers {
-		b = binary.AppendVarint(b, id)
-	}
-	return b
-}
-
-// appendState appends what was acknowledged in each partition. Signed numbers are zigzag varints.
-func (a *ackLog) appendState(b []byte) []byte {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	b = binary.AppendUvarint(b, uint64(len(a.partitions)))
-	for partition, p := range a.partitions {
-		b = append(appendText(b, partition.Topic), p.topic[:]...)
-		for _, n := range []int64{int64(partition.Index), int64(p.leaderEpoch), int64(p.unplaced), p.begin.end, int64(p.begin.partitions),
-			int64(len(p.marks))} {
-			b = binary.AppendVarint(b, n)
-		}
-		for _, m := range p.marks {
-			for _, n := range []int64{int64(m.first), int64(m.last), int64(m.partitions),
-				m.origin.Producer, int64(m.origin.Epoch), int64(m.origin.Sequence), m.origin.End} {
-				b = binary.AppendVarint(b, n)
-			}
-		}
-	}
-	return b
-}
-
-// decodeAcks decodes what encode has written. All of it is to be compared.
-func decodeAcks(r *stateReader) map[cluster.Partition]*partitionAcks {
-	all := map[cluster.Partition]*partitionAcks{}
-	for n := r.readUvarint(); n > 0 && !r.failed; n-- {
-		partition, p := cluster.Partition{Topic: string(r.readBytes())}, &partitionAcks{doubt: ackUncompared}
-		copy(p.topic[:], r.readFixed(len(p.topic)))
-		partition.Index, p.leaderEpoch, p.unplaced = int32(r.readVarint()), int32(r.readVarint()), uint64(r.readVarint())
-		p.begin = ackBegin{r.readVarint(), int(r.readVarint())}
-		for marks := r.readVarint(); marks > 0 && !r.failed; marks-- {
-			m := ackMark{first: uint64(r.readVarint()), last: uint64(r.readVarint()), partitions: int(r.readVarint())}
-			m.origin.Producer, m.origin.Epoch = r.readVarint(), int16(r.readVarint())
-			m.origin.Sequence, m.origin.End = int32(r.readVarint()), r.readVarint()
-			p.marks = append(p.marks, m)
-		}
-		all[partition] = p
-	}
-	return all
-}
-
-var errMalformedState = errors.New("the stored state of a Kafka sink is malformed")
-
-// storedParts is what a stored state has.
+// storedParts is what a stored state has: the transactional ID with the producer IDs that it had, and what was acknowledged
+// in each partition.
 type storedParts struct {
 	transactionalID string
-	producers       []int64 // that the transactional ID had
+	producers       []int64
 	acks            map[cluster.Partition]*partitionAcks
 }
 
-// decodeState decodes what [Sink.State] has returned.
-func decodeState(b []byte) (parts storedParts, err error) {
-	if b[0] != stateFormat {
-		return parts, fmt.Errorf("%w, or of another version", errMalformedState)
-	}
-	r := &stateReader{b: b[1:]}
-	parts.transactionalID = string(r.readBytes())
-	for n := r.readUvarint(); n > 0 && !r.failed; n-- {
-		parts.producers = append(parts.producers, r.readVarint())
-	}
-	if parts.acks = decodeAcks(r); !r.isComplete() {
-		return parts, errMalformedState
-	}
-	return parts, nil
+// storedAcks is what was acknowledged in a partition. All of it is to be compared.
+type storedAcks struct {
+	partition cluster.Partition
+	acks      *partitionAcks
 }
 
-// stateReader reads from the front of b. After the first failure it returns zeros only.
-type stateReader struct {
-	b      []byte
-	failed bool
-}
-
-func (r *stateReader) isComplete() bool { return !r.failed && len(r.b) == 0 }
-
-func (r *stateReader) readUvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.b, r.failed = nil, true
-		return 0
+func codeState(f *form.Coder, parts *storedParts) {
+	f.CodeFormat(stateFormat)
+	f.CodeText(&parts.transactionalID)
+	form.CodeList(f, &parts.producers, 1, (*form.Coder).CodeVarint)
+	list := make([]storedAcks, 0, len(parts.acks))
+	for partition, acks := range parts.acks {
+		list = append(list, storedAcks{partition, acks})
 	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *stateReader) readVarint() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.b, r.failed = nil, true
-		return 0
+	form.CodeList(f, &list, 23, codeAcks)
+	if !f.Decoding {
+		return
 	}
-	r.b = r.b[n:]
-	return v
-}
-
-// readFixed reads so many bytes, which are not copied.
-func (r *stateReader) readFixed(n int) []byte {
-	if n > len(r.b) {
-		r.b, r.failed = nil, true
-		return nil
+	parts.acks = map[cluster.Partition]*partitionAcks{}
+	for _, a := range list {
+		parts.acks[a.partition] = a.acks
 	}
-	head := r.b[:n]
-	r.b = r.b[n:]
-	return head
 }
 
-// readBytes reads a length and as many bytes, which are not copied.
-func (r *stateReader) readBytes() []byte {
-	return r.readFixed(int(min(r.readUvarint(), math.MaxInt32)))
+func codeAcks(f *form.Coder, a *storedAcks) {
+	if f.Decoding {
+		a.acks = &partitionAcks{doubt: ackUncompared}
+	}
+	p := a.acks
+	f.CodeText(&a.partition.Topic)
+	topic := p.topic
+	if f.CodeFixed(topic[:]); f.Decoding {
+		p.topic = topic
+	}
+	form.CodeNumber(f, &a.partition.Index)
+	form.CodeNumber(f, &p.leaderEpoch)
+	form.CodeNumber(f, &p.unplaced)
+	form.CodeNumber(f, &p.begin.end)
+	form.CodeNumber(f, &p.begin.partitions)
+	form.CodeList(f, &p.marks, 7, func(f *form.Coder, m *ackMark) {
+		form.CodeNumber(f, &m.first)
+		form.CodeNumber(f, &m.last)
+		form.CodeNumber(f, &m.partitions)
+		form.CodeNumber(f, &m.origin.Producer)
+		form.CodeNumber(f, &m.origin.Epoch)
+		form.CodeNumber(f, &m.origin.Sequence)
+		form.CodeNumber(f, &m.origin.End)
+	})
+}
+
+// storedParts returns what is known of the transactional ID.
+func (f *fence) storedParts() storedParts {
+	if f == nil {
+		return storedParts{}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return storedParts{transactionalID: f.transactional.ID, producers: slices.Collect(maps.Keys(f.producers))}
+}
+
+// encodeState encodes the parts with what was acknowledged in each partition.
+func (a *ackLog) encodeState(parts storedParts) []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	parts.acks = a.partitions
+	return form.EncodeValue(nil, codeState, &parts)
 }

@@ -149,7 +149,7 @@ func FuzzAStateIsReadAsItWasWritten(f *testing.F) {
 	s.ids.progress.newest, s.ids.progress.resendThrough, s.ids.progress.lossCount = 7, 8, 9
 	s.end.epoch, s.end.lastSequence, s.end.storedThrough, s.end.endKnown = "epoch", 10, 11, true
 	f.Add(s.State(5))
-	f.Add([]byte{stateFormatIDsOnly})
+	f.Add([]byte{stateFormat})
 	f.Add([]byte{stateFormat, 0})
 	f.Fuzz(func(t *testing.T, state []byte) {
 		first, again := newSink(t, validConfig(), discardLog), newSink(t, validConfig(), discardLog)

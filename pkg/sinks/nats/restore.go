@@ -2,22 +2,38 @@ package nats
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
+
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
-// The stored state (see [sinks.Stateful]) is a byte for the format, the length of the epoch, the epoch, and numbers
-// (uvarint). While changes are sent in batches there is an epoch, and the first three numbers are those of streamEnd:
-// whether the stream's end is known, its last sequence, and the newest offset in it. Then follow those of idProgress: the
-// highest acknowledged sequence, resendThrough, lossCount, and three for each checkpoint.
+// storedState is the stored state (see [sinks.Stateful]). While changes are sent in batches there is an epoch, and the first
+// three numbers are those of streamEnd: whether the stream's end is known, its last sequence, and the newest offset in it.
+// Then follow those of idProgress: the highest acknowledged sequence, resendThrough, lossCount, and three for each
+// checkpoint.
+type storedState struct {
+	epoch  string
+	values []uint64
+}
+
 const (
-	stateFormatIDsOnly = 1 // without epoch and numbers of streamEnd
-	stateFormat        = 2
+	stateFormat = 1
 
 	batchValues, progressValues, checkpointValues = 3, 3, 3 // numbers of each part
 )
 
-var errInvalidState = errors.New("not a state of the NATS sink")
+// codeState refuses another number of values than the parts have.
+func codeState(f *form.Coder, s *storedState) {
+	f.CodeFormat(stateFormat)
+	f.CodeText(&s.epoch)
+	form.CodeList(f, &s.values, 1, (*form.Coder).CodeUvarint)
+	rest := len(s.values) - progressValues
+	if s.epoch != "" {
+		rest -= batchValues
+	}
+	if rest < 0 || rest%checkpointValues != 0 || rest > maxCheckpoints*checkpointValues {
+		f.Fail()
+	}
+}
 
 // RestoreState implements [sinks.Stateful]. It resumes where the previous process ended, and allows to publish again after a
 // loss.
@@ -28,17 +44,17 @@ func (s *Sink) RestoreState(state []byte, newest uint64, save func(context.Conte
 	if state == nil || newest == 0 || sentByID || batched { // this process knows more than any stored state
 		return nil
 	}
-	epoch, values, err := decodeState(state)
-	if err != nil {
+	var stored storedState
+	if err := form.DecodeValue("state of a NATS sink", state, codeState, &stored); err != nil {
 		return err
 	}
-	if epoch == "" {
+	if stored.epoch == "" {
 		s.ids.progress.setAttempted(newest)
 	} else {
-		s.end.loadState(epoch, values)
-		values = values[batchValues:]
+		s.end.loadState(stored.epoch, stored.values)
+		stored.values = stored.values[batchValues:]
 	}
-	s.ids.progress.loadState(values)
+	s.ids.progress.loadState(stored.values)
 	return nil
 }
 
@@ -47,37 +63,5 @@ func (s *Sink) RestoreState(state []byte, newest uint64, save func(context.Conte
 func (s *Sink) State(low uint64) []byte {
 	epoch, values := s.end.stateValues()
 	values = append(values, s.ids.progress.stateValues(low)...)
-	b := append([]byte{stateFormat, byte(len(epoch))}, epoch...)
-	for _, v := range values {
-		b = binary.AppendUvarint(b, v)
-	}
-	return b
-}
-
-// decodeState decodes a stored state and checks the number of values.
-func decodeState(b []byte) (epoch string, values []uint64, err error) {
-	minValues := progressValues
-	switch {
-	case len(b) > 0 && b[0] == stateFormatIDsOnly:
-		b = b[1:]
-	case len(b) < 2 || b[0] != stateFormat || len(b) < 2+int(b[1]):
-		return "", nil, errInvalidState
-	default:
-		end := 2 + int(b[1])
-		epoch, b = string(b[2:end]), b[end:]
-	}
-	if epoch != "" {
-		minValues += batchValues
-	}
-	for len(b) > 0 {
-		v, n := binary.Uvarint(b)
-		if n <= 0 {
-			return "", nil, errInvalidState
-		}
-		values, b = append(values, v), b[n:]
-	}
-	if rest := len(values) - minValues; rest < 0 || rest%checkpointValues != 0 || rest > maxCheckpoints*checkpointValues {
-		return "", nil, errInvalidState
-	}
-	return epoch, values, nil
+	return form.EncodeValue(nil, codeState, &storedState{epoch, values})
 }

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,8 +12,7 @@ import (
 )
 
 // A segment is a message with entries in the order of writing; docs/nats.md specifies it. Its payload is a byte for the
-// encoding, and for each entry the length of the key, the key, one more than the length of the value (0: the key is
-// removed), and the value.
+// encoding, and what [sinks.AppendEntries] has made of the entries.
 const (
 	headerState     = "Kubecdc-State" // CLAIM NUMBER: the claim of the writer, and the number of the segment
 	encodingPlain   = 0
@@ -26,14 +24,6 @@ const (
 )
 
 var errSegment = errors.New("not a segment of a state; it may be one of a later version of this program")
-
-func appendEntry(dst []byte, e sinks.StateEntry) []byte {
-	dst = append(binary.AppendUvarint(dst, uint64(len(e.Key))), e.Key...)
-	if e.Value == nil {
-		return binary.AppendUvarint(dst, 0)
-	}
-	return append(binary.AppendUvarint(dst, uint64(len(e.Value))+1), e.Value...)
-}
 
 // encodeSegment returns the payload of a segment, compressed if that saves a tenth or more.
 func encodeSegment(entries []byte) []byte {
@@ -49,13 +39,10 @@ func encodeSegment(entries []byte) []byte {
 // decodeSegment calls each for the entries of a segment. They refer to the memory of data, or of its decompressed form.
 func decodeSegment(data []byte, each func(sinks.StateEntry) error) error {
 	entries, err := decompressSegment(data)
-	for err == nil && len(entries) > 0 {
-		var e sinks.StateEntry
-		if e, entries, err = decodeEntry(entries); err == nil {
-			err = each(e)
-		}
+	if err != nil {
+		return err
 	}
-	return err
+	return sinks.DecodeEntries(entries, each)
 }
 
 func decompressSegment(data []byte) ([]byte, error) {
@@ -73,23 +60,6 @@ func decompressSegment(data []byte) ([]byte, error) {
 		return entries, nil
 	}
 	return nil, errSegment
-}
-
-func decodeEntry(b []byte) (e sinks.StateEntry, rest []byte, err error) {
-	size, n := binary.Uvarint(b)
-	if n <= 0 || size > uint64(len(b)-n) {
-		return e, nil, errSegment
-	}
-	e.Key, b = b[n:n+int(size):n+int(size)], b[n+int(size):]
-	size, n = binary.Uvarint(b)
-	if n <= 0 || size > uint64(len(b)-n)+1 {
-		return e, nil, errSegment
-	}
-	b = b[n:]
-	if size == 0 {
-		return e, b, nil
-	}
-	return sinks.StateEntry{Key: e.Key, Value: b[: size-1 : size-1]}, b[size-1:], nil
 }
 
 // segmentName is the value of the header Kubecdc-State.

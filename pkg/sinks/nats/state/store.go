@@ -234,7 +234,7 @@ func (w *segmentWriter) addEntries(entries []sinks.StateEntry) {
 			return
 		}
 		before := len(w.buffer)
-		w.buffer = appendEntry(w.buffer, e)
+		w.buffer = sinks.AppendEntries(w.buffer, []sinks.StateEntry{e})
 		w.added += len(w.buffer) - before
 	}
 }
