@@ -249,7 +249,7 @@ func (i *Identity) initializeStore() error {
 	}
 	b := s.db.NewBatch()
 	defer b.Close()
-	_ = b.Set(codec.KeyVersion, codec.EncodeVersion(), nil) // a batch in memory does not fail
+	_ = b.Set(codec.KeyVersion, []byte(codec.VersionPrefix+codec.Version), nil) // a batch in memory does not fail
 	_ = b.Delete(codec.KeySalvaging, nil)
 	if recovered != nil {
 		_ = b.Set(codec.KeyRecovery, codec.EncodeRecovery(*recovered), nil)

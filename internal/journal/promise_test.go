@@ -338,7 +338,7 @@ func TestBrokenStoreIsMovedAsideAndReported(t *testing.T) {
 		"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
 		"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
 		"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
-		"version is odd":   func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyVersion, []byte("kubecdc journal zero")) },
+		"version is odd":   func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyVersion, []byte("other journal 1")) },
 		"frame is odd":     func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyFrame(999), []byte{1}) },
 		"cursor is too far": func(t *testing.T, dir string) {
 			putRaw(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))

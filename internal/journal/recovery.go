@@ -59,15 +59,15 @@ func contentsOf(reason string) string {
 // checkVersion refuses a store of any other format version than the one this exporter reads and writes. There is no
 // conversion between versions. Bytes that are no version at all are malformed, so that the store is moved aside.
 func checkVersion(dir string, stored []byte) error {
-	switch v := codec.DecodeVersion(stored); v {
-	case codec.Version:
+	version, ok := strings.CutPrefix(string(stored), codec.VersionPrefix)
+	switch {
+	case version == codec.Version:
 		return nil
-	case 0:
+	case !ok:
 		return fmt.Errorf("%w: format version %.40q", form.ErrMalformed, stored)
-	default:
-		return fmt.Errorf("%w: %s has version %d, this exporter reads version %d only; %s",
-			ErrFormatVersion, dir, v, codec.Version, versionRemedy)
 	}
+	return fmt.Errorf("%w: %s has version %.20q, this exporter reads version %q only; %s", ErrFormatVersion, dir, version, codec.Version,
+		versionRemedy)
 }
 
 // classifyOpenError decides whether an error at opening means that the store is broken and has to be moved aside. If it does

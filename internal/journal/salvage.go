@@ -97,7 +97,7 @@ func (s *salvage) flushIfLarge() error {
 // copyIdentity copies what the changes depend on, and reports whether all of it can be read.
 func (s *salvage) copyIdentity() bool {
 	version, err := s.from.getValue(codec.KeyVersion)
-	if err != nil || codec.DecodeVersion(version) != codec.Version {
+	if err != nil || string(version) != codec.VersionPrefix+codec.Version {
 		return false
 	}
 	for _, key := range [][]byte{codec.KeySecret, codec.KeyRedaction, codec.KeyCluster, codec.KeyClusterName} {

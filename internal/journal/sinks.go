@@ -253,7 +253,7 @@ func (w *sinkWrite) addSink(name string, start Start, destination string, extent
 	}
 	former, known := w.findFormer(name)
 	switch {
-	case !known && start == StartJournal: // new, or removed by an older exporter, which did not record its positions
+	case !known && start == StartJournal: // new
 		r.Unsent = min(r.Unsent, extent.oldest-1-min(extent.oldest-1, r.Low))
 		w.edited[name], isNew = &sinkCursor{}, true
 	case !known:

@@ -3,6 +3,7 @@ package codec
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/form"
@@ -21,86 +22,97 @@ var (
 	classCodes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
 )
 
-// Flags of a change, in up to three bytes, see codeFlags.
-const (
-	flagCoalesced = 1 << iota
-	flagFinalStateUnknown
-	flagActor
-	flagGap
-	flagBefore
-	flagAfter
-	flagMore // a second byte follows
-	flagRedactionChanged
-
-	flagClass
-	flagSnapshot
-	flagChanged
-	flagPatch
-	flagOmitted
-	flagWithheld
-	flagLeft
-	flagPass
-
-	flagPrevious
-	flagAttribution
-	flagOnlySink // of a gap, or of the change
-	flagConstraint
-	flagListVersion
-	flagStamp
-	flagWatermark
-	flagReplay
-
-	flagsKnown = 1<<iota - 1
-)
-
-// minChangeMeta is the least number of bytes that the metadata of one change takes: three codes, nine strings, three
+// minChangeMeta is the least number of bytes that the metadata of one change takes: two codes, nine strings, four
 // numbers. It keeps a broken count from causing a huge allocation.
 const minChangeMeta = 15
 
-func flagsOf(c *event.Change) (flags uint32) {
-	for _, f := range [...]struct {
-		on  bool
-		bit uint32
-	}{
-		{c.Coalesced, flagCoalesced}, {c.FinalStateUnknown, flagFinalStateUnknown}, {c.Actor != nil, flagActor},
-		{c.Gap != nil, flagGap}, {c.Before != nil, flagBefore}, {c.After != nil, flagAfter},
-		{c.RedactionChanged, flagRedactionChanged}, {c.Class != "", flagClass}, {c.Snapshot != nil, flagSnapshot},
-		{c.Changed != nil, flagChanged}, {c.Patch != nil, flagPatch}, {c.Omitted != nil, flagOmitted},
-		{c.Withheld != "", flagWithheld}, {c.Left, flagLeft}, {c.Pass != "", flagPass},
-		{c.Previous != "", flagPrevious}, {c.Attribution != nil, flagAttribution}, {isConstrained(c.Attribution), flagConstraint},
-		{c.Gap != nil && c.Gap.Sink != "" || c.Gap == nil && c.OnlySink != "", flagOnlySink}, {c.ListVersion != "", flagListVersion}, {c.Stamp != nil, flagStamp},
-		{c.Watermark != nil, flagWatermark}, {c.Replay != nil, flagReplay},
-	} {
-		if f.on {
-			flags |= f.bit
-		}
-	}
-	return flags
+// changePart is a member that few changes have. Its place in changeParts is its bit in the flags.
+type changePart struct {
+	isThere func(c *event.Change) bool
+	code    func(f *changeCoder, c *event.Change) // called if it is there; decoding makes it so
 }
 
-// codeFlags codes one, two or four bytes. Four bytes are first, 0, third, second: a second byte of 0 announces a third.
-func codeFlags(f *form.Coder, v *uint32) {
-	first, second, third := byte(*v), byte(*v>>8), byte(*v>>16)
-	if second|third != 0 {
-		first |= flagMore
+// changeParts are the members that few changes have, in the order in which they are stored. They are part of the format.
+var changeParts = [...]changePart{
+	boolPart(func(c *event.Change) *bool { return &c.Coalesced }),
+	bodyPart(func(c *event.Change) *[]byte { return &c.Before }),
+	bodyPart(func(c *event.Change) *[]byte { return &c.After }),
+	textPart(func(c *event.Change) *string { return &c.Previous }),
+	structPart(func(c *event.Change) **event.Actor { return &c.Actor }, codeActor),
+	textPart(func(c *event.Change) *string { return &c.ListVersion }),
+	{
+		func(c *event.Change) bool { return c.Class != "" },
+		func(f *changeCoder, c *event.Change) { form.CodeEnum(&f.Coder, classCodes, &c.Class) },
+	},
+	structPart(func(c *event.Change) **event.SnapshotInfo { return &c.Snapshot }, codeSnapshot),
+	listPart(func(c *event.Change) *[]string { return &c.Changed }),
+	bodyPart(func(c *event.Change) *[]byte { return &c.Patch }),
+	textPart(func(c *event.Change) *string { return &c.Pass }),
+	boolPart(func(c *event.Change) *bool { return &c.FinalStateUnknown }),
+	boolPart(func(c *event.Change) *bool { return &c.Left }),
+	boolPart(func(c *event.Change) *bool { return &c.RedactionChanged }),
+	listPart(func(c *event.Change) *[]string { return &c.Omitted }),
+	textPart(func(c *event.Change) *string { return &c.Withheld }),
+	textPart(func(c *event.Change) *string { return &c.OnlySink }),
+	structPart(func(c *event.Change) **event.GapInfo { return &c.Gap }, codeGap),
+	structPart(func(c *event.Change) **event.Stamp { return &c.Stamp }, codeStamp),
+	structPart(func(c *event.Change) **event.WatermarkInfo { return &c.Watermark }, codeWatermark),
+	structPart(func(c *event.Change) **event.ReplayInfo { return &c.Replay }, codeReplay),
+	structPart(func(c *event.Change) **event.Attribution { return &c.Attribution }, codeAttribution),
+}
+
+func boolPart(of func(*event.Change) *bool) changePart {
+	return changePart{
+		func(c *event.Change) bool { return *of(c) },
+		func(f *changeCoder, c *event.Change) {
+			if f.Decoding {
+				*of(c) = true
+			}
+		},
 	}
-	if f.CodeByte(&first); first&flagMore == 0 {
-		*v = uint32(first)
-		return
+}
+
+func textPart(of func(*event.Change) *string) changePart {
+	return changePart{
+		func(c *event.Change) bool { return *of(c) != "" },
+		func(f *changeCoder, c *event.Change) { f.CodeText(of(c)) },
 	}
-	last := second
-	if third != 0 {
-		second = 0
+}
+
+func listPart(of func(*event.Change) *[]string) changePart {
+	return changePart{
+		func(c *event.Change) bool { return *of(c) != nil },
+		func(f *changeCoder, c *event.Change) { f.CodeTextList(of(c)) },
 	}
-	if f.CodeByte(&second); second == 0 {
-		if f.CodeByte(&third); third == 0 {
-			f.Fail()
-		}
-		second = last
-		f.CodeByte(&second)
+}
+
+func structPart[T any](of func(*event.Change) **T, code func(*form.Coder, *T)) changePart {
+	return changePart{
+		func(c *event.Change) bool { return *of(c) != nil },
+		func(f *changeCoder, c *event.Change) {
+			if f.Decoding {
+				*of(c) = new(T)
+			}
+			code(&f.Coder, *of(c))
+		},
 	}
-	if *v = uint32(first) | uint32(second)<<8 | uint32(third)<<16; *v&^flagsKnown != 0 {
-		f.Fail()
+}
+
+// bodyPart is a body, which is apart from the metadata: these have its length. Decoding takes it from f.bodies.
+func bodyPart(of func(*event.Change) *[]byte) changePart {
+	return changePart{
+		func(c *event.Change) bool { return *of(c) != nil },
+		func(f *changeCoder, c *event.Change) {
+			n := uint64(len(*of(c)))
+			f.CodeUvarint(&n)
+			switch {
+			case !f.Decoding, f.bodies == nil:
+			case f.Failed || n > uint64(len(f.bodies)):
+				f.Fail()
+			default:
+				*of(c), f.bodies = f.bodies[:n:n], f.bodies[n:]
+			}
+		},
 	}
 }
 
@@ -110,173 +122,84 @@ type changeCoder struct {
 	bodies []byte // still to be read; nil where they are left out
 }
 
-// codeChange codes the metadata of a change, with the lengths of its bodies in place of these.
+// codeChange codes the metadata of a change.
 func (f *changeCoder) codeChange(c *event.Change) {
 	form.CodeEnum(&f.Coder, typeCodes, &c.Type)
 	form.CodeEnum(&f.Coder, deltaCodes, &c.Delta)
-	var flags uint32
-	if !f.Decoding {
-		flags = flagsOf(c)
-	}
-	codeFlags(&f.Coder, &flags)
-	is := func(bit uint32) bool { return flags&bit != 0 }
-	if f.Decoding {
-		c.Coalesced, c.FinalStateUnknown = is(flagCoalesced), is(flagFinalStateUnknown)
-		c.RedactionChanged, c.Left = is(flagRedactionChanged), is(flagLeft)
-	}
 	f.CodeTexts(&c.Cluster, &c.Resource.Group, &c.Resource.Version, &c.Resource.Resource, &c.Resource.Kind,
 		&c.Namespace, &c.Name, &c.UID, &c.ResourceVersion)
 	f.CodeVarint(&c.Generation)
 	f.CodeTime(&c.ObservedAt)
-	if allocateOptional(f.Decoding, is(flagActor), &c.Actor) {
-		f.CodeTexts(&c.Actor.Manager, &c.Actor.Operation, &c.Actor.Subresource, &c.Actor.Time)
+	var flags uint64
+	for bit, part := range changeParts {
+		if !f.Decoding && part.isThere(c) {
+			flags |= 1 << bit
+		}
 	}
-	if allocateOptional(f.Decoding, is(flagGap), &c.Gap) {
-		f.CodeTexts(&c.Gap.From, &c.Gap.To, &c.Gap.Reason)
+	f.CodeUvarint(&flags)
+	if flags>>len(changeParts) != 0 {
+		f.Fail()
+		return
 	}
-	switch {
-	case !is(flagOnlySink):
-	case c.Gap == nil:
-		f.CodeText(&c.OnlySink)
-	default:
-		f.CodeText(&c.Gap.Sink)
+	for ; flags != 0; flags &= flags - 1 {
+		changeParts[bits.TrailingZeros64(flags)].code(f, c)
 	}
-	if is(flagClass) {
-		form.CodeEnum(&f.Coder, classCodes, &c.Class)
-	}
-	if allocateOptional(f.Decoding, is(flagSnapshot), &c.Snapshot) {
-		codeSnapshot(&f.Coder, c.Snapshot)
-	}
-	if is(flagChanged) {
-		f.CodeTextList(&c.Changed)
-	}
-	if is(flagOmitted) {
-		f.CodeTextList(&c.Omitted)
-	}
-	if is(flagWithheld) {
-		f.CodeText(&c.Withheld)
-	}
-	if is(flagPass) {
-		f.CodeText(&c.Pass)
-	}
-	if is(flagPrevious) {
-		f.CodeText(&c.Previous)
-	}
-	if is(flagListVersion) {
-		f.CodeText(&c.ListVersion)
-	}
-	if allocateOptional(f.Decoding, is(flagStamp), &c.Stamp) {
-		f.CodeTexts(&c.Stamp.User, &c.Stamp.Replaced)
-	}
-	if allocateOptional(f.Decoding, is(flagWatermark), &c.Watermark) {
-		codeWatermark(&f.Coder, c.Watermark)
-	}
-	if allocateOptional(f.Decoding, is(flagReplay), &c.Replay) {
-		codeReplay(&f.Coder, c.Replay)
-	}
-	if allocateOptional(f.Decoding, is(flagAttribution), &c.Attribution) {
-		codeAttribution(&f.Coder, c.Attribution)
-	}
-	if is(flagConstraint) {
-		codeConstraints(&f.Coder, c.Attribution)
-	}
-	f.codeBodyLength(is(flagBefore), &c.Before)
-	f.codeBodyLength(is(flagAfter), &c.After)
-	f.codeBodyLength(is(flagPatch), &c.Patch)
 }
 
-// allocateOptional allocates an optional part for decoding, and returns there.
-func allocateOptional[T any](decoding, there bool, v **T) bool {
-	if there && decoding {
-		*v = new(T)
-	}
-	return there
+func codeActor(f *form.Coder, a *event.Actor) {
+	f.CodeTexts(&a.Manager, &a.Operation, &a.Subresource, &a.Time)
 }
+
+func codeGap(f *form.Coder, g *event.GapInfo) { f.CodeTexts(&g.From, &g.To, &g.Reason, &g.Sink) }
+
+func codeStamp(f *form.Coder, s *event.Stamp) { f.CodeTexts(&s.User, &s.Replaced) }
 
 func codeSnapshot(f *form.Coder, s *event.SnapshotInfo) {
 	f.CodeTexts(&s.ID, &s.Position, &s.Digest)
-	count := int64(s.Count)
-	if f.CodeVarint(&count); f.Decoding {
-		s.Count = int(count)
-	}
+	form.CodeNumber(f, &s.Count)
 }
 
 func codeWatermark(f *form.Coder, w *event.WatermarkInfo) {
 	f.CodeTexts(&w.Epoch, &w.Algorithm, &w.Digest)
 	f.CodeUvarint(&w.Sequence)
-	count, lane, lanes := int64(w.Count), int64(w.Lane), int64(w.Lanes)
-	f.CodeVarint(&count)
-	f.CodeVarint(&lane)
-	if f.CodeVarint(&lanes); f.Decoding {
-		w.Count, w.Lane, w.Lanes = int(count), int(lane), int(lanes)
-	}
+	form.CodeNumber(f, &w.Count)
+	form.CodeNumber(f, &w.Lane)
+	form.CodeNumber(f, &w.Lanes)
 	f.CodeTextList(&w.Sinks)
 }
 
 func codeReplay(f *form.Coder, r *event.ReplayInfo) {
 	f.CodeTexts(&r.ID, &r.Of, &r.State, &r.Reason)
 	form.CodeEnum(f, typeCodes, &r.Type)
-	count := int64(r.Count)
-	if f.CodeVarint(&count); f.Decoding {
-		r.Count = int(count)
-	}
+	form.CodeNumber(f, &r.Count)
 }
 
 func codeAttribution(f *form.Coder, a *event.Attribution) {
 	f.CodeTexts(&a.Of, &a.Certainty)
 	codeIdentity(f, &a.By)
-	var requested byte
-	if a.RequestedBy != nil {
-		requested = 1
-	}
-	f.CodeByte(&requested)
-	if allocateOptional(f.Decoding, requested == 1, &a.RequestedBy) {
-		codeIdentity(f, a.RequestedBy)
-	}
-}
-
-// isConstrained reports whether a user of an attribution was impersonated with a constraint.
-func isConstrained(a *event.Attribution) bool {
-	return a != nil && (a.By.ImpersonationConstraint != "" || a.RequestedBy != nil && a.RequestedBy.ImpersonationConstraint != "")
-}
-
-func codeConstraints(f *form.Coder, a *event.Attribution) {
-	if a == nil {
-		f.Fail()
+	requested := a.RequestedBy != nil
+	if f.CodeBool(&requested); !requested {
 		return
 	}
-	if f.CodeText(&a.By.ImpersonationConstraint); a.RequestedBy != nil {
-		f.CodeText(&a.RequestedBy.ImpersonationConstraint)
+	if f.Decoding {
+		a.RequestedBy = new(event.Identity)
 	}
+	codeIdentity(f, a.RequestedBy)
 }
 
 func codeIdentity(f *form.Coder, i *event.Identity) {
-	f.CodeTexts(&i.User, &i.UID, &i.Impersonator, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID)
+	f.CodeTexts(&i.User, &i.UID, &i.Impersonator, &i.ImpersonationConstraint, &i.Verb, &i.Subresource, &i.UserAgent, &i.AuditID)
 	f.CodeTextList(&i.Groups)
 	f.CodeTextList(&i.SourceIPs)
 	f.CodeTime(&i.Received)
 }
 
-// codeBodyLength codes the length of a body. Decoding takes the body itself from f.bodies.
-func (f *changeCoder) codeBodyLength(there bool, v *[]byte) {
-	if !there {
-		return
+// appendMeta appends the metadata of changes: everything but their bodies, of which it has the lengths.
+func appendMeta(b []byte, changes []*event.Change) []byte {
+	f := changeCoder{Coder: form.Coder{Out: b}}
+	for _, c := range changes {
+		f.codeChange(c)
 	}
-	n := uint64(len(*v))
-	f.CodeUvarint(&n)
-	switch {
-	case !f.Decoding, f.bodies == nil:
-	case f.Failed || n > uint64(len(f.bodies)):
-		f.Fail()
-	default:
-		*v, f.bodies = f.bodies[:n:n], f.bodies[n:]
-	}
-}
-
-// appendMeta appends the metadata of c: everything but its bodies, of which it has the lengths.
-func appendMeta(b []byte, c *event.Change) []byte {
-	f := changeCoder{Coder: form.Coder{Out: b}} // EncodeValue would allocate it on the heap, once for each change
-	f.codeChange(c)
 	return f.Out
 }
 

@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	frameFormat = 1
-
 	// FrameBytes is the uncompressed size at which a frame is closed. One change may be larger; it then has its own frame.
 	FrameBytes = 1 << 20
 	// maxRawBytes bounds the uncompressed size that a frame may claim. An object of the API server is a few MiB at most.
@@ -53,13 +51,9 @@ func NewFrameEncoder() (*FrameEncoder, error) {
 
 // Encode returns the stored form of a frame. The result is valid until the next call.
 func (p *FrameEncoder) Encode(h FrameHeader, changes []*event.Change) []byte {
-	p.meta = p.meta[:0]
-	for _, c := range changes {
-		p.meta = appendMeta(p.meta, c)
-	}
+	p.meta = appendMeta(p.meta[:0], changes)
 	p.raw = appendRaw(p.raw[:0], p.meta, changes)
-	p.out = append(p.out[:0], frameFormat)
-	p.out = binary.AppendUvarint(p.out, h.Count)
+	p.out = binary.AppendUvarint(p.out[:0], h.Count)
 	p.out = binary.AppendUvarint(p.out, h.Before)
 	p.out = p.zstd.EncodeAll(p.raw, p.out)
 	out := p.out
@@ -71,19 +65,15 @@ func (p *FrameEncoder) Encode(h FrameHeader, changes []*event.Change) []byte {
 
 // ReadFrameHeader reads the header of a stored frame and returns the compressed rest.
 func ReadFrameHeader(stored []byte) (FrameHeader, []byte, error) {
-	if len(stored) == 0 || stored[0] != frameFormat {
-		return FrameHeader{}, nil, fmt.Errorf("%w: frame format", form.ErrMalformed)
-	}
-	rest := stored[1:]
-	count, n := binary.Uvarint(rest)
+	count, n := binary.Uvarint(stored)
 	if n <= 0 || count == 0 {
 		return FrameHeader{}, nil, fmt.Errorf("%w: frame count", form.ErrMalformed)
 	}
-	before, m := binary.Uvarint(rest[n:])
+	before, m := binary.Uvarint(stored[n:])
 	if m <= 0 {
 		return FrameHeader{}, nil, fmt.Errorf("%w: frame bytes before", form.ErrMalformed)
 	}
-	return FrameHeader{Count: count, Before: before}, rest[n+m:], nil
+	return FrameHeader{Count: count, Before: before}, stored[n+m:], nil
 }
 
 // FrameDecoder decodes stored frames. Safe for concurrent use.

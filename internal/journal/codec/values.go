@@ -13,32 +13,16 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
-// Version is the version of the whole layout. Every change of the layout raises it: an exporter reads its own version only.
-const Version = 5
-
-const formatMagic = "kubecdc journal "
-
-// EncodeVersion returns the stored form of Version.
-func EncodeVersion() []byte {
-	return fmt.Appendf(nil, "%s%d", formatMagic, Version)
-}
-
-// DecodeVersion returns the stored version, and 0 for bytes that are no version at all.
-func DecodeVersion(b []byte) (version uint64) {
-	if _, err := fmt.Sscanf(string(b), formatMagic+"%d", &version); err != nil {
-		return 0
-	}
-	return version
-}
+// The layout as a whole has a version, the value of KeyVersion: VersionPrefix and a name. Every change of the layout raises
+// Version: an exporter reads its own only.
+const (
+	VersionPrefix = "kubecdc journal "
+	Version       = "v1"
+)
 
 const (
-	cursorFormat     = 3
-	deadLetterFormat = 1
-	bodyFormat       = 1
-	sinkRecordFormat = 1
-	formerSinkFormat = 1
-	knownSummary     = 2 // a bit: the resourceVersion is a string and a summary follows
-	knownEmitted     = 4 // a bit: two strings follow, the resourceVersion and the versions emitted elsewhere
+	knownSummary = 1 << iota // a bit: a summary follows
+	knownEmitted             // a bit: the versions emitted elsewhere follow
 )
 
 // EncodeCursor returns the stored form of a cursor.
@@ -53,7 +37,6 @@ func DecodeCursor(b []byte) (c event.Cursor, err error) {
 }
 
 func codeCursor(f *form.Coder, c *event.Cursor) {
-	f.CodeFormat(cursorFormat)
 	f.CodeUvarint(&c.Low)
 	f.CodeUvarint(&c.High)
 	f.CodeText(&c.Layout)
@@ -114,14 +97,11 @@ func DecodeSinkRecord(b []byte) (r SinkRecord, err error) {
 }
 
 func codeSinkRecord(f *form.Coder, r *SinkRecord) {
-	f.CodeFormat(sinkRecordFormat)
 	f.CodeBool(&r.Declared)
 	f.CodeTime(&r.Removed)
 	f.CodeUvarint(&r.Low)
 	f.CodeUvarint(&r.Unsent)
-	if r.Destination != "" || r.Formerly != "" || f.Decoding && len(f.In) > 0 {
-		f.CodeTexts(&r.Destination, &r.Formerly)
-	}
+	f.CodeTexts(&r.Destination, &r.Formerly)
 }
 
 // EncodeFormerSink returns the stored form of a former sink without its name.
@@ -137,7 +117,6 @@ func DecodeFormerSink(name string, b []byte) (s event.FormerSink, err error) {
 }
 
 func codeFormerSink(f *form.Coder, s *event.FormerSink) {
-	f.CodeFormat(formerSinkFormat)
 	f.CodeBool(&s.Missed)
 	form.CodeList(f, &s.Positions, 5, func(f *form.Coder, p *event.ResourcePosition) {
 		codeResource(f, &p.Resource)
@@ -170,12 +149,7 @@ func codeKnown(f *form.Coder, k *event.Known) {
 		has |= knownEmitted
 	}
 	f.CodeByte(&has)
-	f.CodeText(&k.UID)
-	if has == 0 {
-		f.CodeRemainingText(&k.ResourceVersion)
-		return
-	}
-	f.CodeText(&k.ResourceVersion)
+	f.CodeTexts(&k.UID, &k.ResourceVersion)
 	if has&knownEmitted != 0 {
 		f.CodeText(&k.EmittedElsewhere)
 	}
@@ -262,7 +236,6 @@ func DecodeDeadLetter(u *FrameDecoder, offset uint64, value []byte) (event.DeadL
 
 // codeDeadLetterHeader codes everything before the change.
 func codeDeadLetterHeader(f *form.Coder, d *event.DeadLetter) {
-	f.CodeFormat(deadLetterFormat)
 	f.CodeTime(&d.Time)
 	f.CodeText(&d.Reason)
 }
@@ -293,7 +266,6 @@ func DecodeBody(key string, stored []byte) (event.Body, error) {
 
 // codeBodyHeader codes everything before the compressed bytes.
 func codeBodyHeader(f *form.Coder, b *event.Body) {
-	f.CodeFormat(bodyFormat)
 	f.CodeTexts(&b.UID, &b.ResourceVersion)
 }
 
