@@ -132,7 +132,7 @@ func (h *holderWatch) checkHolder(e *election.Election, w *state.Writer, bound t
 	return p
 }
 
-// failingSinks returns why sinks do not deliver whose destinations can be asked: all of them while a take-over does not end.
+// failingSinks returns why sinks with a pinger do not deliver: all of them while a take-over does not end.
 // It is safe for concurrent use.
 func (c *composition) failingSinks() map[string]string {
 	failing := map[string]string{}

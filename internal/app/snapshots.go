@@ -228,7 +228,7 @@ func (s *requestedSnapshots) request(ctx context.Context, signal signals.Signal,
 	return err
 }
 
-// run ends the signals whose snapshots have ended, until ctx ends.
+// run ends signals after their snapshots, until ctx ends.
 func (s *requestedSnapshots) run(ctx context.Context) error {
 	for ratelimit.Sleep(ctx, signalInterval) == nil {
 		limited, cancel := context.WithTimeout(ctx, signalTimeout)
