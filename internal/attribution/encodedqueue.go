@@ -7,7 +7,7 @@ import (
 
 // encodedQueue holds requests in their stored form until a change has their address. Most events of an audit log never meet
 // a change, and every garbage collection scans what waits and delays the stream. Therefore a request is a single allocation
-// without pointers here (ADR 56).
+// without pointers here (DESIGN.md).
 type encodedQueue struct {
 	all    map[uint64]encodedRequest // by number
 	queues map[waitAddress]addressQueue

@@ -3,6 +3,8 @@ package sinks
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -134,4 +136,80 @@ func placeholderValue(placeholder string, c *event.Change) string {
 		return EmptyValue
 	}
 	return v
+}
+
+// KeyHash returns FNV-1a of the key of c's object (draft-eastlake-fnv), 64 bits. Sinks of destinations without an order of
+// their own spread objects over lanes by it. It must never change: cursors are stored by lane.
+func KeyHash(c *event.Change) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	var buffer [256]byte
+	sum := uint64(offset)
+	for _, b := range c.AppendKey(buffer[:0]) {
+		sum = (sum ^ uint64(b)) * prime
+	}
+	return sum
+}
+
+// SharesHashes reports whether some hash is i modulo m and j modulo n.
+func SharesHashes(i, m, j, n uint64) bool {
+	for n != 0 { // m becomes the greatest common divisor; i and j only count modulo that
+		m, n = n, m%n
+	}
+	return i%m == j%m
+}
+
+// AppendAttribute appends the value of a CloudEvents attribute as an HTTP or NATS header has it: space, double quote,
+// percent and everything but printable ASCII is percent-encoded (http-protocol-binding.md and nats-protocol-binding.md,
+// section 3.1.3.2).
+func AppendAttribute(dst, value []byte) []byte {
+	const digits = "0123456789ABCDEF"
+	for _, b := range value {
+		if b <= ' ' || b == '"' || b == '%' || b > '~' {
+			dst = append(dst, '%', digits[b>>4], digits[b&15])
+		} else {
+			dst = append(dst, b)
+		}
+	}
+	return dst
+}
+
+// File is a file that the configuration of a sink names: credentials and certificates, which the sink reads again for each
+// connection. The exporter checks at start that they exist.
+type File struct {
+	Key  string // the configuration key, relative to the sink: "kafka.tls.caFile"
+	Path string // as configured
+	PEM  bool   // holds certificates or a key, in PEM
+}
+
+// NamedFiles returns the files that are configured.
+func NamedFiles(all ...File) []File {
+	var named []File
+	for _, f := range all {
+		if f.Path != "" {
+			named = append(named, f)
+		}
+	}
+	return named
+}
+
+const maxHostLength = 253 // of a name in the DNS
+
+// dottedNumbers matches what looks like an IPv4 address.
+var dottedNumbers = regexp.MustCompile(`^[0-9]+(\.[0-9]+){3}$`)
+
+// CheckHost returns why nothing can be reached under a host: it looks like an IP address and is none, or is too long. The
+// error does not quote it.
+func CheckHost(host string) error {
+	_, err := netip.ParseAddr(host)
+	switch {
+	case err == nil:
+		return nil
+	case strings.ContainsRune(host, ':'):
+		return errors.New("the host is not an IPv6 address")
+	case dottedNumbers.MatchString(host):
+		return errors.New("the host is not an IPv4 address, whose numbers are 0 to 255 without leading zeros")
+	case len(host) > maxHostLength:
+		return errors.New("the host is longer than any name, 253 characters")
+	}
+	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// filePosition is a position in a file. The hash of the file's head identifies the file under another name (ADR 57).
+// filePosition is a position in a file. The hash of the file's head identifies the file under another name (DESIGN.md).
 type filePosition struct {
 	offset int64
 	head   int64 // number of bytes that sum covers

@@ -145,7 +145,7 @@ func (p *Partition) restart(ctx context.Context, s *cluster.Span, loss string) e
 }
 
 // readSpan reads the rest of a span. The batch that was read last is fetched again: if another batch is in its place, the
-// topic was recreated, whatever its offsets are (ADR 57).
+// topic was recreated, whatever its offsets are.
 func (p *Partition) readSpan(ctx context.Context, s *cluster.Span) error {
 	s.Next, s.Last, s.VerifyLast = p.position.Next, p.position.last, p.position.hasBatch()
 	if !s.VerifyLast && s.Next > s.First {

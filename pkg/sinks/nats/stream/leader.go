@@ -19,7 +19,7 @@ const maxLeaderSilence = 3 * time.Second
 
 // checkLeader returns nil if the server that answered leads the stream and is in contact with half of the other replicas or
 // more. Only then does it know all acknowledged messages. Others answer, too: a leader that is separated from its followers
-// continues for ten seconds and more, and without a leader each replica answers for itself (ADR 60 of this repository).
+// continues for ten seconds and more, and without a leader each replica answers for itself (DESIGN.md of the NATS sink).
 func checkLeader(stream string, cluster *jetstream.ClusterInfo) error {
 	if cluster == nil { // a single server
 		return nil
