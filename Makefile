@@ -225,6 +225,15 @@ verify: vet lint ## Check formatting, linters, and that generated files and go.m
 clean: ## Remove built files; the cached servers too
 	rm -rf bin $(CACHE)
 
+# LIST prints the targets of the sections that begin with one of some words.
+LIST = @awk -F ':.*\#\# ' -v sections='$(1)' '/^\#\#@ / {shown = substr($$0, 5) ~ "^(" sections ")"; if (shown) print substr($$0, 5)} \
+	shown && /^[a-z0-9-]+:.*\#\# / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^##@ / {printf "%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	$(call LIST,Try|Build)
+	@echo "make proofs lists what measures, and what proves promises at full size, in minutes to hours."
+
+.PHONY: proofs
+proofs:
+	$(call LIST,Measure|Prove)
