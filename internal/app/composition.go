@@ -19,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/involved"
 )
 
 // composition is everything that one configuration makes, and the tasks that run it. It does not change: another
@@ -35,6 +36,7 @@ type composition struct {
 	shaper      *shape.Shaper
 	sinks       *sinkSet
 	source      *source.Source
+	involved    *involved.Index // nil unless a rule asks for the objects of Events
 	protection  *protection
 	guard       *sourceGuard
 	attribution *attributionRunner // nil without audit
@@ -211,6 +213,7 @@ func (c *composition) startTasks() {
 	c.attribution.startTasks(c.failed.reportError)
 	c.protectionTask = startTask("protection", c.protection.run, c.failed.reportError)
 	c.sourceTask = startTask("source", func(ctx context.Context) error {
+		defer c.involved.Start(ctx)()
 		if err := c.snapshots.removeEnded(ctx); err != nil { // before one of them is emitted again
 			return err
 		}
@@ -291,16 +294,20 @@ func (c *composition) newSource() (*source.Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	rules := config.SelectionRules(c.cfg.Resources)
+	c.involved = involved.New(involved.Config{Client: c.client, Rules: rules, Redact: c.shaper.RedactMetadata, BeginRequest: c.guard.BeginRequest})
 	s := source.Config{
-		Client:           c.client,
-		Cluster:          c.cfg.Cluster.Name,
-		Rules:            config.SelectionRules(c.cfg.Resources),
-		Discovery:        c.replica.discoveredResources(),
-		Load:             c.shaper.WrapLoad(c.journal.LoadResource),
-		StoredResources:  c.journal.Resources,
-		SetScopes:        c.journal.SetScopes,
-		Append:           c.appendObservation,
-		Shape:            c.shaper.WrapAppend,
+		Client:          c.client,
+		Cluster:         c.cfg.Cluster.Name,
+		Rules:           rules,
+		Discovery:       c.replica.discoveredResources(),
+		Load:            c.shaper.WrapLoad(c.journal.LoadResource),
+		StoredResources: c.journal.Resources,
+		SetScopes:       c.journal.SetScopes,
+		Append:          c.appendObservation,
+		Shape: func(rule int, to event.AppendFunc) event.AppendFunc {
+			return c.involved.WrapAppend(rules[rule], c.shaper.WrapAppend(rule, to))
+		},
 		Guard:            c.guard,
 		DropResource:     c.journal.DropResource,
 		LostReason:       lost,

@@ -8,7 +8,9 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/source/involved"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -44,7 +46,19 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 		log.Info("the redaction or the capture of the rules has changed: redacting the contents of the journal again, " +
 			"which may take a while")
 	}
-	done, err := j.Rewrite(is, journal.RewriteFuncs{Change: shaper.RedactStoredChange, Body: shaper.RedactStoredBody})
+	done, err := j.Rewrite(is, journal.RewriteFuncs{
+		Change: func(c *event.Change) bool {
+			forgotten := forgetInvolved(c.Resource, &c.Before, &c.After)
+			if forgotten && c.Patch != nil {
+				c.Patch, c.Omitted = nil, append(c.Omitted, "patch")
+			}
+			return shaper.RedactStoredChange(c) || forgotten
+		},
+		Body: func(r event.Resource, b *event.Body) bool {
+			forgotten := forgetInvolved(r, &b.Raw)
+			return shaper.RedactStoredBody(r, b) || forgotten
+		},
+	})
 	if err != nil {
 		return fmt.Errorf("redact the contents of the journal: %w", err)
 	}
@@ -53,6 +67,19 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 			"changes", done.Changes, "deadLetters", done.DeadLetters, "states", done.Bodies, "deletedBrokenStores", done.Broken)
 	}
 	return nil
+}
+
+// forgetInvolved removes what states of an Event have of its object, which was redacted as that was before, and reports whether
+// there was any.
+func forgetInvolved(r event.Resource, bodies ...*[]byte) (forgotten bool) {
+	for _, body := range bodies {
+		if selection.IsEvents(r) && len(*body) > 0 {
+			was := len(*body)
+			*body = involved.Remove(*body, "the redaction has changed since")
+			forgotten = forgotten || len(*body) != was
+		}
+	}
+	return forgotten
 }
 
 // redactsByDefault reports whether every rule redacts like the default rule, and reads whole objects. Then the rule that

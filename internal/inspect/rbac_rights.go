@@ -59,6 +59,7 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 			})
 		}
 	}
+	all.addInvolvedRules(cfg)
 	if cfg.Redaction.Strict {
 		all.addDefinitionRules(cfg, found)
 	}
@@ -87,6 +88,41 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 		all.addRule("", roleRule{url: "/metrics", verbs: `["get"]`, comment: "audit.countersEvery: the counters of lost audit events of the API servers"})
 	}
 	return all
+}
+
+// involvedTypes are the resources that the controllers of Kubernetes name in Events, by group.
+var involvedTypes = []struct{ group, resources string }{
+	{"", "nodes namespaces persistentvolumes pods persistentvolumeclaims replicationcontrollers services"},
+	{"apps", "daemonsets deployments replicasets statefulsets"},
+	{"autoscaling", "horizontalpodautoscalers"}, {"batch", "cronjobs jobs"}, {"networking.k8s.io", "ingresses"}, {"policy", "poddisruptionbudgets"},
+}
+
+// clusterScoped are those of them that have no namespace.
+var clusterScoped = []string{"nodes", "namespaces", "persistentvolumes"}
+
+// addInvolvedRules adds the rules to read the objects of Events.
+func (r roleRules) addInvolvedRules(cfg *config.Config) {
+	for i, rule := range cfg.Resources {
+		if (rule.InvolvedObject == selection.InvolvedObject{}) {
+			continue
+		}
+		namespaces := rule.Namespaces.Names()
+		if namespaces == nil {
+			namespaces = []string{""}
+		}
+		why := fmt.Sprintf("resources[%d].involvedObject: what Kubernetes names in Events; add the types that others do", i)
+		for _, t := range involvedTypes {
+			for resource := range strings.FieldsSeq(t.resources) {
+				in := namespaces
+				if slices.Contains(clusterScoped, resource) {
+					in = []string{""}
+				}
+				for _, namespace := range in {
+					r.addRule(namespace, roleRule{group: t.group, resource: resource, verbs: readVerbs, comment: why})
+				}
+			}
+		}
+	}
 }
 
 // addDefinitionRules adds the rules to read the definitions of types that may be custom resources, where redactPaths have to

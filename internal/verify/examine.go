@@ -363,7 +363,7 @@ func (e *examination) compareContents(ctx context.Context, s *scope, contents ma
 				return err
 			}
 			stream, _ := e.table.Get(s.key.Resource, key)
-			d.Path = firstPath(stream.Body, body)
+			d.Path = firstPath(withoutInvolved(s.Scope.Resource, stream.Body), body)
 			left[key] = d
 			return nil
 		},

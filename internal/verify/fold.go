@@ -7,6 +7,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/source/involved"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 const (
@@ -204,7 +206,15 @@ func (v *verification) reduceBody(r *record) []byte {
 	case r.truncated:
 		return truncatedBody
 	}
-	return []byte(hashBody(r.After))
+	return []byte(hashBody(withoutInvolved(event.Resource{Group: r.Group, Resource: r.Resource}, r.After)))
+}
+
+// withoutInvolved returns the contents of an object in the stream without what an Event has of another one.
+func withoutInvolved(r event.Resource, body []byte) []byte {
+	if !selection.IsEvents(r) {
+		return body
+	}
+	return involved.Remove(body, "")
 }
 
 // truncatedBody stands for the body of a record that was truncated. It is shorter than a hash.

@@ -2,6 +2,7 @@ package deltas
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -37,6 +38,24 @@ func NewObject(namespace, name string) *Object {
 
 // Key returns "namespace/name", or "name" for cluster-scoped objects. It is the key in DeltaFIFO and in event.Known.
 func (o *Object) Key() string { return o.key }
+
+// LastWrite returns when the object was last written as a whole, by its managed fields: writes of a subresource, such as that
+// of the status, leave labels and annotations as they are. "" if that is not known.
+func (o *Object) LastWrite() (last string) {
+	if o.Summary == "" || hasTruncatedWriters(o.Summary) {
+		return ""
+	}
+	for names := o.Names; names != ""; {
+		var entry [4]string // see AppendNames
+		for i := range entry {
+			entry[i], names, _ = strings.Cut(names, "\x00")
+		}
+		if entry[2] == "" {
+			last = max(last, entry[3])
+		}
+	}
+	return last
+}
 
 // toKnown returns what is known of the object once it has been emitted.
 func (o *Object) toKnown() event.Known {

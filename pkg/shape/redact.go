@@ -70,6 +70,7 @@ type subject struct {
 	key      string // as in event.Known
 	identity string // included in hashes of scope object
 	stored   bool   // already redacted, perhaps under another configuration: redacted values stay unchanged
+	partial  bool   // the values of the object, which annotations may have copies of, are not in the body
 }
 
 // redactBody returns body with its secret values redacted; body itself if there are none. hidden is the set of parts with a
@@ -87,6 +88,9 @@ func (r *redactor) redactBody(body []byte, target subject) (redacted []byte, hid
 	if r.memory != nil && target.key != "" && !w.trusted {
 		w.remembered = r.memory.loadObject(target.resource, target.key)
 	}
+	if target.partial && r.hidesValuesOf(target.resource) {
+		w.remembered = &objectCopies{unknown: true}
+	}
 	if err := w.redactObject(t); err != nil {
 		return nil, 0, err
 	}
@@ -101,7 +105,7 @@ func (r *redactor) redactBody(body []byte, target subject) (redacted []byte, hid
 			return nil, 0, err
 		}
 	}
-	if w.remembered != nil {
+	if w.remembered != nil && !target.partial {
 		w.remembered.resolve(target.stored)
 		r.memory.storeObject(target.resource, target.key, w.remembered)
 	}

@@ -225,3 +225,15 @@ func (s *Shaper) RedactStoredBody(resource event.Resource, b *event.Body) (chang
 	b.Raw = redacted
 	return changed
 }
+
+// RedactMetadata returns an object of which only the metadata was read, redacted by the rule that owns its type, or by the
+// strictest. Where that hides values of the object, annotations with JSON are hidden, because they may be copies.
+func (s *Shaper) RedactMetadata(resource event.Resource, o *deltas.Object) ([]byte, error) {
+	r := s.ruleOfStored(resource)
+	if r.redactor == nil {
+		return o.Raw, nil
+	}
+	identity := identityOf(&event.Change{Resource: resource, UID: o.UID, Name: o.Key()})
+	redacted, _, err := r.redactor.redactBody(o.Raw, subject{resource: resource, identity: identity, partial: true})
+	return redacted, err
+}

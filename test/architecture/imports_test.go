@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"pkg/source/apiserver": {"pkg/event", "pkg/deltas", "pkg/source/decode", "pkg/source/selection"},
 	"pkg/source/selection": {"pkg/event", "pkg/nearest"},
 	"pkg/source/decode":    {"pkg/event", "pkg/deltas", "pkg/rawjson"},
+	"pkg/source/involved":  {"pkg/deltas", "pkg/event", "pkg/rawjson", "pkg/resourceversion", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection"},
 	"pkg/shape":            {"pkg/event", "pkg/deltas", "pkg/nearest", "pkg/rawjson", "pkg/shape/path", "pkg/shape/filter", "pkg/shape/diff"},
 	"pkg/shape/path":       {},
 	"pkg/shape/filter":     {"pkg/event", "pkg/rawjson"},
@@ -71,7 +72,7 @@ var mayImport = map[string][]string{
 	"internal/telemetry":       {"pkg/condition"},
 	"internal/port":            {"pkg/condition"},
 	"internal/app":             {"*"},
-	"internal/verify":          {"pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/selection"},
+	"internal/verify":          {"pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/involved", "pkg/source/selection"},
 	"internal/sql":             {"internal/exit"},
 	"internal/inspect":         {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/attribution/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/attribution/stamp", "internal/state"},
 	"internal/screen/tap":      {"pkg/event", "pkg/format", "pkg/shape", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit", "internal/screen/terminal"},
@@ -86,7 +87,7 @@ var onlyFrom = map[string][]string{
 	"k8s.io/client-go":                {"pkg/source/apiserver", "pkg/deltas", "internal/delivery", "internal/config", "internal/app", "internal/election"},
 	"k8s.io/client-go/discovery":      nil, // it brings in all types of Kubernetes, a third of the binary
 	"k8s.io/client-go/kubernetes":     nil, // so does this
-	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
+	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/involved", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
 	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/state", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/follow"},
 	"github.com/twmb/franz-go":        {"pkg/sinks/kafka/cluster", "pkg/sinks/kafka/protocol"}, // the types of requests that kafka-go has none for
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},

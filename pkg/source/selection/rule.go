@@ -40,8 +40,40 @@ type Rule struct {
 	// The period in which every known object is emitted again, as a change of type sync, spread over the period; 0s is
 	// never. Each object is read for that, in pages.
 	Resync time.Duration `mapstructure:"resync"`
+	// What Events have of the object that they are about, in its involvedObject (regarding in events.k8s.io), as it was
+	// at the time of the Event, see docs/events.md. The metadata of each kind that Events name is watched for that.
+	InvolvedObject InvolvedObject `mapstructure:"involvedObject"`
 
 	filter string
+}
+
+// InvolvedObject chooses what Events have of the object that they are about.
+type InvolvedObject struct {
+	// Its labels.
+	Labels bool `mapstructure:"labels"`
+	// Its annotations, redacted as in the object itself.
+	Annotations bool `mapstructure:"annotations"`
+	// Its controller: apiVersion, kind, name and uid of the owner reference.
+	Owner bool `mapstructure:"owner"`
+}
+
+// IsEvents reports whether r is one of the two resources of Events.
+func IsEvents(r event.Resource) bool {
+	return withoutVersion(r) == coreEvents || withoutVersion(r) == newEvents
+}
+
+// checkInvolvedObject reports a rule that asks for the objects of Events, and reads no Events.
+func (r Rule) checkInvolvedObject() error {
+	_, core := Owners([]Rule{r})(coreEvents)
+	_, newer := Owners([]Rule{r})(newEvents)
+	switch {
+	case r.InvolvedObject == InvolvedObject{}:
+	case !core && !newer:
+		return errors.New(`the rule selects no Events: select "events" or "events.events.k8s.io"`)
+	case r.Capture == CaptureMetadata:
+		return errors.New("an Event names its object outside of its metadata: it needs capture: full")
+	}
+	return nil
 }
 
 // WithFilter returns the rule with an expression that decides which changes of its objects are emitted. It is evaluated
@@ -112,6 +144,9 @@ func (r Rule) Validate(path string) error {
 	}
 	if r.OnForbidden != "" && r.OnForbidden != Degrade && r.OnForbidden != Fail {
 		all = append(all, fmt.Errorf("%s.onForbidden: %q is neither %q nor %q", path, r.OnForbidden, Degrade, Fail))
+	}
+	if err := r.checkInvolvedObject(); err != nil {
+		all = append(all, fmt.Errorf("%s.involvedObject: %w", path, err))
 	}
 	if r.Resync != 0 && r.Resync < minResync {
 		all = append(all, fmt.Errorf("%s.resync: %s is too often: every object is read each time; at least %s, or 0s for never", path, r.Resync, minResync))

@@ -1,0 +1,117 @@
+package involved
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/decode"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
+)
+
+var pod = event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+
+// podJSON is the metadata of a Pod, as the API server sends it.
+func podJSON(i int, label, version, written string) string {
+	return fmt.Sprintf(`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"web-5d4f8c7b9d-%05d","namespace":"shop",
+"uid":"8c1f6b1e-5d0a-4a83-9a3e-%012d","resourceVersion":%q,"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"app":"web","n":%q,
+"app.kubernetes.io/name":"web","app.kubernetes.io/instance":"shop","app.kubernetes.io/managed-by":"Helm","pod-template-hash":"5d4f8c7b9d"},
+"annotations":{"checksum/config":"6f1f6b0e2f564cf5a1f06c3d5a0b8d0e6f1f6b0e2f564cf5a1f06c3d5a0b8d0e","prometheus.io/scrape":"true"},
+"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-5d4f8c7b9d","uid":"u2","controller":true,"blockOwnerDeletion":true}],
+"managedFields":[{"manager":"kube-controller-manager","operation":"Update","apiVersion":"v1","time":%q,"fieldsType":"FieldsV1",
+"fieldsV1":{"f:metadata":{"f:labels":{"f:app":{}}}}},{"manager":"kubelet","operation":"Update","apiVersion":"v1","time":"2026-01-02T09:04:09Z",
+"fieldsType":"FieldsV1","fieldsV1":{"f:status":{}},"subresource":"status"}]}}`, i, i, version, label, written)
+}
+
+// knownPods returns objects that watched some Pods.
+func knownPods(t testing.TB, count int) *objects {
+	t.Helper()
+	x := New(Config{Rules: []selection.Rule{everything}, Redact: passThrough})
+	o := newObjects(&apiserver.Endpoint{Scope: selection.Scope{Resource: pod, Namespaced: true}}, nil, func(o *deltas.Object) (members, error) {
+		return x.read(pod, o)
+	})
+	o.broken, o.seen, o.shared = "", "1000000", true
+	for i := range count {
+		o.observe(t, watch.Added, podJSON(i, "1", fmt.Sprint(1000+i), "2026-01-02T03:04:05Z"))
+	}
+	return o
+}
+
+var metadataDecoder = decode.New(pod, true)
+
+func (o *objects) observe(t testing.TB, typ watch.EventType, text string) {
+	t.Helper()
+	object, err := metadataDecoder.Object([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.apply(deltas.Event{Type: typ, Object: object})
+}
+
+// TestAnotherStoreProvesNothingByVersions: Events in an etcd of their own have versions that cannot be compared with those of
+// Pods. Then a write in an earlier second than the Event proves what its object had.
+func TestAnotherStoreProvesNothingByVersions(t *testing.T) {
+	o := knownPods(t, 1)
+	a := &about{name: "web-5d4f8c7b9d-00000", namespace: "shop", uid: fmt.Sprintf("8c1f6b1e-5d0a-4a83-9a3e-%012d", 0), version: "5000", created: "2026-01-02T03:04:05Z"}
+	if _, reason, _ := o.look(a); reason != "" {
+		t.Errorf("with versions of one store it is unknown: %s", reason)
+	}
+	o.shared = false
+	if _, reason, _ := o.look(a); reason != reasonWritten {
+		t.Errorf("in the second of the write the reason is %q", reason)
+	}
+	a.created = "2026-01-02T03:04:06Z"
+	if s, reason, _ := o.look(a); reason != "" || !strings.Contains(s.labels, `"n":"1"`) {
+		t.Errorf("in a later second it is %+v, %s", s, reason)
+	}
+}
+
+// TestMemoryIsBounded: 20,000 Pods take less than 40 MB, whatever is written again and again, and what is over is forgotten.
+func TestMemoryIsBounded(t *testing.T) {
+	const count = 20_000
+	before := heap()
+	o := knownPods(t, count)
+	if used := heap() - before; used > 40<<20 {
+		t.Errorf("%d Pods take %d MB", count, used>>20)
+	} else {
+		t.Logf("%d Pods take %.1f MB", count, float64(used)/(1<<20))
+	}
+	for i := range 3 * maxPast {
+		o.observe(t, watch.Modified, podJSON(i%10, fmt.Sprint(i), fmt.Sprint(2_000_000+i), "2026-01-02T03:04:05Z"))
+	}
+	for i := range 10 {
+		o.observe(t, watch.Deleted, podJSON(i, "", "9000000", ""))
+	}
+	o.forgetPast()
+	if len(o.past) != maxPast {
+		t.Errorf("%d states that are over are kept", len(o.past))
+	}
+	for i := range o.past {
+		o.past[i].at = time.Time{}
+	}
+	o.forgetPast()
+	if len(o.past) > 0 || len(o.byKey) != count-10 {
+		t.Errorf("%d states that are over and %d objects are kept", len(o.past), len(o.byKey))
+	}
+	bytes := 0
+	for _, states := range o.byKey {
+		bytes += states[0].size()
+	}
+	if o.bytes != bytes {
+		t.Errorf("%d bytes are counted, and %d are kept", o.bytes, bytes)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
