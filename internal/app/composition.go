@@ -36,7 +36,7 @@ type composition struct {
 	shaper      *shape.Shaper
 	sinks       *sinkSet
 	source      *source.Source
-	involved    *involved.Index // nil unless a rule asks for the objects of Events
+	involved    *involved.Index
 	protection  *protection
 	guard       *sourceGuard
 	attribution *attributionRunner // nil without audit
@@ -295,7 +295,9 @@ func (c *composition) newSource() (*source.Source, error) {
 		return nil, err
 	}
 	rules := config.SelectionRules(c.cfg.Resources)
-	c.involved = involved.New(involved.Config{Client: c.client, Rules: rules, Redact: c.shaper.RedactMetadata, BeginRequest: c.guard.BeginRequest})
+	c.involved = involved.New(involved.Config{
+		Client: c.client, Rules: rules, Redact: c.shaper.RedactMetadata, BeginRequest: c.guard.BeginRequest,
+	})
 	s := source.Config{
 		Client:          c.client,
 		Cluster:         c.cfg.Cluster.Name,
@@ -306,7 +308,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		SetScopes:       c.journal.SetScopes,
 		Append:          c.appendObservation,
 		Shape: func(rule int, to event.AppendFunc) event.AppendFunc {
-			return c.involved.WrapAppend(rules[rule], c.shaper.WrapAppend(rule, to))
+			return c.involved.WrapAppend(rule, c.shaper.WrapAppend(rule, to))
 		},
 		Guard:            c.guard,
 		DropResource:     c.journal.DropResource,

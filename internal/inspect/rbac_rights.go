@@ -90,35 +90,31 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 	return all
 }
 
-// involvedTypes are the resources that the controllers of Kubernetes name in Events, by group.
-var involvedTypes = []struct{ group, resources string }{
-	{"", "nodes namespaces persistentvolumes pods persistentvolumeclaims replicationcontrollers services"},
-	{"apps", "daemonsets deployments replicasets statefulsets"},
-	{"autoscaling", "horizontalpodautoscalers"}, {"batch", "cronjobs jobs"}, {"networking.k8s.io", "ingresses"}, {"policy", "poddisruptionbudgets"},
+// involvedTypes are what the controllers of Kubernetes name in Events, first those without a namespace.
+var involvedTypes = [2][]string{
+	{"nodes", "namespaces", "persistentvolumes"},
+	{
+		"pods", "persistentvolumeclaims", "services", "daemonsets.apps", "deployments.apps", "replicasets.apps", "statefulsets.apps",
+		"cronjobs.batch", "jobs.batch", "horizontalpodautoscalers.autoscaling", "ingresses.networking.k8s.io",
+	},
 }
-
-// clusterScoped are those of them that have no namespace.
-var clusterScoped = []string{"nodes", "namespaces", "persistentvolumes"}
 
 // addInvolvedRules adds the rules to read the objects of Events.
 func (r roleRules) addInvolvedRules(cfg *config.Config) {
 	for i, rule := range cfg.Resources {
-		if (rule.InvolvedObject == selection.InvolvedObject{}) {
-			continue
-		}
 		namespaces := rule.Namespaces.Names()
 		if namespaces == nil {
 			namespaces = []string{""}
 		}
-		why := fmt.Sprintf("resources[%d].involvedObject: what Kubernetes names in Events; add the types that others do", i)
-		for _, t := range involvedTypes {
-			for resource := range strings.FieldsSeq(t.resources) {
-				in := namespaces
-				if slices.Contains(clusterScoped, resource) {
-					in = []string{""}
-				}
-				for _, namespace := range in {
-					r.addRule(namespace, roleRule{group: t.group, resource: resource, verbs: readVerbs, comment: why})
+		for namespaced, types := range involvedTypes {
+			if (rule.InvolvedObject == selection.InvolvedObject{}) {
+				break
+			}
+			for _, name := range types {
+				group, resource, _ := selection.LiteralName(name)
+				for _, namespace := range [2][]string{{""}, namespaces}[namespaced] {
+					r.addRule(namespace, roleRule{group: group, resource: resource, verbs: readVerbs, comment: fmt.Sprintf(
+						"resources[%d].involvedObject: what Kubernetes names in Events; add the types that others do", i)})
 				}
 			}
 		}

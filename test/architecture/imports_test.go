@@ -22,7 +22,7 @@ var mayImport = map[string][]string{
 	"pkg/source/apiserver": {"pkg/event", "pkg/deltas", "pkg/source/decode", "pkg/source/selection"},
 	"pkg/source/selection": {"pkg/event", "pkg/nearest"},
 	"pkg/source/decode":    {"pkg/event", "pkg/deltas", "pkg/rawjson"},
-	"pkg/source/involved":  {"pkg/deltas", "pkg/event", "pkg/rawjson", "pkg/resourceversion", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection"},
+	"pkg/source/involved":  {"pkg/deltas", "pkg/event", "pkg/rawjson", "pkg/resourceversion", "pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/selection"},
 	"pkg/shape":            {"pkg/event", "pkg/deltas", "pkg/nearest", "pkg/rawjson", "pkg/shape/path", "pkg/shape/filter", "pkg/shape/diff"},
 	"pkg/shape/path":       {},
 	"pkg/shape/filter":     {"pkg/event", "pkg/rawjson"},

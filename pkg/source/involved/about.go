@@ -2,92 +2,49 @@ package involved
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// about is what an Event says of the object that it is about, and of its own.
-type about struct {
-	apiVersion, kind, namespace, name, uid string
+// reference is what an Event says of the object that it is about.
+type reference struct{ APIVersion, Kind, Namespace, Name, UID string }
 
-	version string    // resourceVersion of the Event
-	created string    // when the Event was created, by the clock of the API server
-	read    time.Time // when the Event was read
+// names reports whether the object may have this uid. The kubelet writes the name of its Node for it.
+func (r reference) names(uid string) bool { return r.UID == "" || r.UID == uid || r.UID == r.Name }
+
+// about is an Event that names its object.
+type about struct {
+	reference
+	version string // resourceVersion of the Event
+	created string // when the Event was created, by the clock of the API server
 
 	body       []byte
 	start, end int // of the reference within the body; end is its closing brace
 }
 
-// added are the members that the package adds to a reference.
-var added = [...]string{"labels", "annotations", "owner", "unknown"}
-
-// parseAbout finds the reference in an Event: involvedObject in the core group, regarding in events.k8s.io. ok is false if it
-// has none.
-func parseAbout(body []byte) (a about, ok bool) {
-	a.body = body
+// parseAbout finds the reference in an Event: involvedObject in the core group, regarding in events.k8s.io.
+func parseAbout(body []byte, version string) (a about, ok bool) {
+	a.body, a.version = body, version
 	m := rawjson.EnterObject(body, rawjson.SkipSpace(body, 0))
 	for m.Next() {
 		start := m.I
-		m.I = rawjson.SkipTrustedValue(body, start)
-		if m.I < 0 {
-			return a, false
+		if m.I = rawjson.SkipTrustedValue(body, start); m.I < 0 || body[start] != '{' {
+			continue
 		}
 		switch string(m.Key) {
 		case "involvedObject", "regarding":
-			if body[start] == '{' {
-				a.start, a.end, ok = start, m.I-1, true
-			}
+			a.start, a.end = start, m.I-1
+			ok = json.Unmarshal(body[start:m.I], &a.reference) == nil
 		case "metadata":
-			a.created = memberAt(body, start, "creationTimestamp")
+			var of struct{ CreationTimestamp string }
+			if json.Unmarshal(body[start:m.I], &of) == nil {
+				a.created = of.CreationTimestamp
+			}
 		}
 	}
-	if !ok || m.I < 0 {
-		return a, false
-	}
-	for m := rawjson.EnterObject(body, a.start); m.Next(); {
-		start := m.I
-		m.I = rawjson.SkipTrustedValue(body, start)
-		switch {
-		case m.I < 0:
-			return a, false
-		case string(m.Key) == "apiVersion":
-			a.apiVersion = textAt(body, start, m.I)
-		case string(m.Key) == "kind":
-			a.kind = textAt(body, start, m.I)
-		case string(m.Key) == "namespace":
-			a.namespace = textAt(body, start, m.I)
-		case string(m.Key) == "name":
-			a.name = textAt(body, start, m.I)
-		case string(m.Key) == "uid":
-			a.uid = textAt(body, start, m.I)
-		}
-	}
-	return a, true
-}
-
-// names reports whether the Event may be about an object with this uid. The kubelet writes the name of its Node for it.
-func (a *about) names(uid string) bool { return a.uid == "" || a.uid == uid || a.uid == a.name }
-
-// memberAt returns the text of a member of the object at i; "" if it has none.
-func memberAt(body []byte, i int, name string) string {
-	m := rawjson.EnterObject(body, i)
-	for m.Next() {
-		start := m.I
-		if m.I = rawjson.SkipTrustedValue(body, start); m.I >= 0 && string(m.Key) == name {
-			return textAt(body, start, m.I)
-		}
-	}
-	return ""
-}
-
-// textAt returns the string in body[start:end]; "" for any other value.
-func textAt(body []byte, start, end int) string {
-	if body[start] != '"' {
-		return ""
-	}
-	return string(rawjson.Unquote(body[start:end]))
+	return a, ok && m.I >= 0
 }
 
 // with returns the Event with further members in the reference, each with a comma before it.
@@ -95,8 +52,7 @@ func (a *about) with(members string) []byte {
 	if rawjson.SkipSpace(a.body, a.start+1) == a.end {
 		members = strings.TrimPrefix(members, ",")
 	}
-	out := make([]byte, 0, len(a.body)+len(members))
-	return append(append(append(out, a.body[:a.end]...), members...), a.body[a.end:]...)
+	return slices.Concat(a.body[:a.end], []byte(members), a.body[a.end:])
 }
 
 // withReason returns the Event with the reason why nothing is known of its object.
@@ -110,26 +66,23 @@ func (a *about) withReason(reason string) []byte {
 
 // Remove returns an Event without what the package has added, in place of which it puts the reason, if there is one.
 func Remove(body []byte, reason string) []byte {
-	a, ok := parseAbout(body)
+	a, ok := parseAbout(body, "")
 	if !ok {
 		return body
 	}
 	first := a.end
-	m := rawjson.EnterObject(body, a.start)
-	for m.Next() {
-		for _, name := range added {
-			if string(m.Key) == name {
-				first = min(first, max(m.Comma, a.start+1)) // what is added stands last
-			}
+	for m := rawjson.EnterObject(body, a.start); m.Next(); m.I = rawjson.SkipTrustedValue(body, m.I) {
+		switch string(m.Key) {
+		case "labels", "annotations", "owner", "unknown": // they stand last
+			first = min(first, max(m.Comma, a.start+1))
 		}
-		m.I = rawjson.SkipTrustedValue(body, m.I)
 	}
 	if first == a.end {
 		return body
 	}
-	out := append(append(make([]byte, 0, len(body)), body[:first]...), body[a.end:]...)
-	if a.body, a.end = out, first; reason != "" {
-		return a.withReason(reason)
+	a.body, a.end = slices.Concat(body[:first], body[a.end:]), first
+	if reason == "" {
+		return a.body
 	}
-	return out
+	return a.withReason(reason)
 }

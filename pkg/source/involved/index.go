@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -17,7 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// Config holds the dependencies of an Index. All but BeginRequest are required.
+// Config holds the dependencies of an Index.
 type Config struct {
 	Client *apiserver.Client
 	Rules  []selection.Rule
@@ -29,45 +30,34 @@ type Config struct {
 
 // Index knows the objects that Events are about. It is safe for concurrent use.
 type Index struct {
-	cfg    Config
-	owner  func(event.Resource) (rule int, owned bool)
-	wanted selection.InvolvedObject // of any rule
-
+	cfg     Config
+	owner   func(event.Resource) (rule int, owned bool)
 	running sync.WaitGroup
 	start   func(func(context.Context)) // set by Start
 
 	mu         sync.Mutex
 	catalog    selection.Catalog
 	discovered time.Time
-	failure    error // of the last discovery
 	types      map[typeKey]*objects
 }
 
-// typeKey names the objects of one type, in one namespace or, if that is "", in all.
-type typeKey struct{ group, kind, namespace string }
+// typeKey names the objects of one type, in one namespace or, if that is "", in all, and what is kept of them.
+type typeKey struct {
+	schema.GroupKind
+	namespace string
+	wanted    selection.InvolvedObject
+}
 
 // discoverEvery bounds how often a kind that is not served is looked for.
 const discoverEvery = 30 * time.Second
 
-// New returns an index, or nil if none of the rules asks for the objects of Events.
+// New returns an index.
 func New(cfg Config) *Index {
-	x := &Index{cfg: cfg, owner: selection.Owners(cfg.Rules), types: map[typeKey]*objects{}}
-	for _, r := range cfg.Rules {
-		x.wanted.Labels = x.wanted.Labels || r.InvolvedObject.Labels
-		x.wanted.Annotations = x.wanted.Annotations || r.InvolvedObject.Annotations
-		x.wanted.Owner = x.wanted.Owner || r.InvolvedObject.Owner
-	}
-	if x.wanted == (selection.InvolvedObject{}) {
-		return nil
-	}
-	return x
+	return &Index{cfg: cfg, owner: selection.Owners(cfg.Rules), types: map[typeKey]*objects{}}
 }
 
-// Start allows watches, which begin when an Event names their kind. stop ends them. It is called before WrapAppend's functions.
+// Start allows watches, which begin when an Event names their kind; stop ends them. It is called before anything is appended.
 func (x *Index) Start(ctx context.Context) (stop func()) {
-	if x == nil {
-		return func() {}
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	x.start = func(f func(context.Context)) { x.running.Go(func() { f(ctx) }) }
 	return func() {
@@ -77,22 +67,23 @@ func (x *Index) Start(ctx context.Context) (stop func()) {
 }
 
 // WrapAppend returns an AppendFunc for the scopes of a rule, which completes Events and passes them to to.
-func (x *Index) WrapAppend(r selection.Rule, to event.AppendFunc) event.AppendFunc {
+func (x *Index) WrapAppend(rule int, to event.AppendFunc) event.AppendFunc {
+	r := x.cfg.Rules[rule]
 	if r.InvolvedObject == (selection.InvolvedObject{}) {
 		return to
 	}
-	return func(ctx context.Context, o event.Observation) error {
+	return func(ctx context.Context, o event.Observation) (err error) {
 		if !selection.IsEvents(o.Resource) {
 			return to(ctx, o)
 		}
 		for _, c := range o.Changes {
-			if err := x.complete(ctx, r, o.Resource, &c.After, c.ResourceVersion, c.ObservedAt); err != nil {
+			if c.After, err = x.complete(ctx, r, o.Resource, c.After, c.ResourceVersion); err != nil {
 				return err
 			}
 		}
 		for i := range o.Bodies {
 			b := &o.Bodies[i]
-			if err := x.complete(ctx, r, o.Resource, &b.Raw, b.ResourceVersion, time.Now()); err != nil {
+			if b.Raw, err = x.complete(ctx, r, o.Resource, b.Raw, b.ResourceVersion); err != nil {
 				return err
 			}
 		}
@@ -100,141 +91,82 @@ func (x *Index) WrapAppend(r selection.Rule, to event.AppendFunc) event.AppendFu
 	}
 }
 
-// complete adds to an Event what its object had.
-func (x *Index) complete(
-	ctx context.Context, r selection.Rule, events event.Resource, body *[]byte, version string, read time.Time,
-) error {
-	if len(*body) == 0 {
-		return nil
-	}
-	a, ok := parseAbout(*body)
+// complete returns an Event with what its object had. Its error is that of ctx.
+func (x *Index) complete(ctx context.Context, r selection.Rule, events event.Resource, body []byte, version string) ([]byte, error) {
+	a, ok := parseAbout(body, version)
 	if !ok {
-		return nil
+		return body, nil
 	}
-	a.version, a.read = version, read
-	of, reason := x.objectsOf(ctx, &a, events, r.Namespaces.Names() != nil)
+	of, reason := x.objectsOf(ctx, &a, r, events)
 	if of == nil {
-		*body = a.withReason(reason)
-		return ctx.Err()
+		return a.withReason(reason), ctx.Err()
 	}
-	m, reason, err := of.find(ctx, &a)
-	switch {
-	case err != nil:
-		return err
-	case reason != "":
-		*body = a.withReason(reason)
-		return nil
+	text, reason, err := of.find(ctx, &a)
+	if reason != "" {
+		return a.withReason(reason), err
 	}
-	var text strings.Builder
-	for _, one := range []struct {
-		asked bool
-		text  string
-	}{{r.InvolvedObject.Labels, m.labels}, {r.InvolvedObject.Annotations, m.annotations}, {r.InvolvedObject.Owner, m.owner}} {
-		if one.asked {
-			text.WriteString(one.text)
-		}
-	}
-	*body = a.with(text.String())
-	return nil
+	return a.with(text), err
 }
 
-// objectsOf returns the objects of the type that an Event names, or why there are none. It begins to watch them. If namespaced,
-// the rule reads single namespaces, and so does this.
-func (x *Index) objectsOf(ctx context.Context, a *about, by event.Resource, namespaced bool) (*objects, string) {
-	if a.kind == "" || a.name == "" {
+// objectsOf returns the objects of the type that an Event names, or why there are none, and begins to watch them: in single
+// namespaces if the rule reads its Events so.
+func (x *Index) objectsOf(ctx context.Context, a *about, r selection.Rule, events event.Resource) (of *objects, reason string) {
+	gv, err := schema.ParseGroupVersion(a.APIVersion)
+	if err != nil || a.Kind == "" || a.Name == "" {
 		return nil, "the Event names no object"
 	}
-	group, _, found := strings.Cut(a.apiVersion, "/")
-	if !found {
-		group = ""
-	}
-	key := typeKey{group: group, kind: a.kind}
-	if namespaced {
-		key.namespace = a.namespace // "" for an object without one
+	key := typeKey{GroupKind: schema.GroupKind{Group: gv.Group, Kind: a.Kind}, wanted: r.InvolvedObject}
+	named := selection.Scope{Resource: events, Namespaced: true, MetadataOnly: true}
+	if r.Namespaces.Names() != nil { // Events of objects without a namespace are in default
+		key.namespace, named.Namespace = a.Namespace, cmp.Or(a.Namespace, metav1.NamespaceDefault)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if of := x.types[key]; of != nil {
 		return of, ""
 	}
-	served, ok := x.catalog.OfKind(group, a.kind, a.apiVersion != "")
-	if !ok && time.Since(x.discovered) > discoverEvery {
-		x.discovered = time.Now()
-		if catalog, _, err := x.cfg.Client.Discover(ctx, x.catalog); err != nil {
-			x.failure = err
-		} else {
-			x.catalog, x.failure = catalog, nil
-		}
-		served, ok = x.catalog.OfKind(group, a.kind, a.apiVersion != "")
-	}
-	switch {
-	case !ok && x.failure != nil:
-		return nil, "discovery failed: " + apiserver.Reason(x.failure)
-	case !ok:
-		return nil, fmt.Sprintf("the API server serves no kind %q of %q", a.kind, a.apiVersion)
-	case served.Unwatchable:
-		return nil, served.Resource.String() + " cannot be watched"
+	served, reason := x.findKind(ctx, key.GroupKind, a.APIVersion)
+	if reason != "" {
+		return nil, reason
 	}
 	rule, owned := x.owner(served.Resource)
-	e, err := x.cfg.Client.Endpoint(selection.Scope{
-		ID: served.Resource.String(), Resource: served.Resource, Rule: rule, Namespaced: served.Namespaced, Namespace: key.namespace,
-		MetadataOnly: true,
-	})
+	of = &objects{Index: x, since: time.Now(), broken: "they are still being read"}
+	of.textOf = func(o *deltas.Object) (string, error) { return x.textOf(served.Resource, o, key.wanted) }
+	scope := selection.Scope{
+		Resource: served.Resource, Rule: rule, Namespaced: served.Namespaced, Namespace: key.namespace, MetadataOnly: true,
+	}
+	if of.endpoint, err = x.cfg.Client.Endpoint(scope); err == nil {
+		of.events, err = x.cfg.Client.Endpoint(named)
+	}
 	if err != nil {
 		return nil, err.Error()
 	}
 	if owned {
-		e.BeginRequest = x.cfg.BeginRequest
+		of.endpoint.BeginRequest = x.cfg.BeginRequest
 	}
-	named := selection.Scope{ID: by.String(), Resource: by, Namespaced: true, MetadataOnly: true}
-	if namespaced { // Events of objects without a namespace are in default
-		named.Namespace = cmp.Or(a.namespace, metav1.NamespaceDefault)
-	}
-	events, err := x.cfg.Client.Endpoint(named)
-	if err != nil {
-		return nil, err.Error()
-	}
-	of := newObjects(e, events, func(o *deltas.Object) (members, error) { return x.read(served.Resource, o) })
 	x.types[key] = of
 	x.start(of.run)
 	return of, ""
 }
 
-// read returns what Events may get of an object.
-func (x *Index) read(resource event.Resource, o *deltas.Object) (m members, err error) {
-	raw, err := x.cfg.Redact(resource, o)
-	if err != nil {
-		return m, err
-	}
-	var object metadata
-	if err := json.Unmarshal(raw, &object); err != nil {
-		return m, err
-	}
-	if x.wanted.Labels && len(object.Metadata.Labels) > 0 {
-		m.labels = `,"labels":` + string(object.Metadata.Labels)
-	}
-	if x.wanted.Annotations && len(object.Metadata.Annotations) > 0 {
-		m.annotations = `,"annotations":` + string(object.Metadata.Annotations)
-	}
-	for _, r := range object.Metadata.OwnerReferences {
-		if x.wanted.Owner && r.Controller != nil && *r.Controller {
-			text, err := json.Marshal(owner{r.APIVersion, r.Kind, r.Name, string(r.UID)})
-			if err != nil {
-				return m, err
-			}
-			m.owner = `,"owner":` + string(text)
+// findKind returns the resource of a kind, or why there is none. Without a version the group is not known.
+func (x *Index) findKind(ctx context.Context, kind schema.GroupKind, apiVersion string) (selection.Served, string) {
+	served, ok := x.catalog.OfKind(kind.Group, kind.Kind, apiVersion != "")
+	if !ok && time.Since(x.discovered) > discoverEvery {
+		catalog, _, err := x.cfg.Client.Discover(ctx, x.catalog)
+		if err != nil {
+			return served, "discovery failed: " + apiserver.Reason(err)
 		}
+		x.catalog, x.discovered = catalog, time.Now()
+		served, ok = x.catalog.OfKind(kind.Group, kind.Kind, apiVersion != "")
 	}
-	return m, nil
-}
-
-// metadata is what Events may get of an object.
-type metadata struct {
-	Metadata struct {
-		Labels          json.RawMessage         `json:"labels"`
-		Annotations     json.RawMessage         `json:"annotations"`
-		OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
-	} `json:"metadata"`
+	switch {
+	case !ok:
+		return served, fmt.Sprintf("the API server serves no kind %q of %q", kind.Kind, apiVersion)
+	case served.Unwatchable:
+		return served, served.Resource.String() + " cannot be watched"
+	}
+	return served, ""
 }
 
 // owner is the controller of an object.
@@ -243,4 +175,37 @@ type owner struct {
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
 	UID        string `json:"uid"`
+}
+
+// textOf returns what Events get of an object.
+func (x *Index) textOf(resource event.Resource, o *deltas.Object, wanted selection.InvolvedObject) (string, error) {
+	raw, err := x.cfg.Redact(resource, o)
+	if err != nil {
+		return "", err
+	}
+	var object struct {
+		Metadata struct {
+			Labels, Annotations json.RawMessage
+			OwnerReferences     []struct {
+				owner
+				Controller bool
+			}
+		}
+	}
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	if m := object.Metadata.Labels; wanted.Labels && len(m) > 0 {
+		text.WriteString(`,"labels":` + string(m))
+	}
+	if m := object.Metadata.Annotations; wanted.Annotations && len(m) > 0 {
+		text.WriteString(`,"annotations":` + string(m))
+	}
+	for _, r := range object.Metadata.OwnerReferences {
+		if controller, err := json.Marshal(r.owner); err == nil && wanted.Owner && r.Controller {
+			text.WriteString(`,"owner":` + string(controller))
+		}
+	}
+	return text.String(), nil
 }

@@ -34,10 +34,9 @@ func podJSON(i int, label, version, written string) string {
 func knownPods(t testing.TB, count int) *objects {
 	t.Helper()
 	x := New(Config{Rules: []selection.Rule{everything}, Redact: passThrough})
-	o := newObjects(&apiserver.Endpoint{Scope: selection.Scope{Resource: pod, Namespaced: true}}, nil, func(o *deltas.Object) (members, error) {
-		return x.read(pod, o)
-	})
-	o.broken, o.seen, o.shared = "", "1000000", true
+	o := &objects{Index: x, seen: "1000000", shared: true, byKey: map[string]objectState{}}
+	o.endpoint = &apiserver.Endpoint{Scope: selection.Scope{Resource: pod, Namespaced: true}}
+	o.textOf = func(o *deltas.Object) (string, error) { return x.textOf(pod, o, everything.InvolvedObject) }
 	for i := range count {
 		o.observe(t, watch.Added, podJSON(i, "1", fmt.Sprint(1000+i), "2026-01-02T03:04:05Z"))
 	}
@@ -52,60 +51,51 @@ func (o *objects) observe(t testing.TB, typ watch.EventType, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.apply(deltas.Event{Type: typ, Object: object})
+	if err := o.apply([]deltas.Event{{Type: typ, Object: object}}, ""); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestAnotherStoreProvesNothingByVersions: Events in an etcd of their own have versions that cannot be compared with those of
 // Pods. Then a write in an earlier second than the Event proves what its object had.
 func TestAnotherStoreProvesNothingByVersions(t *testing.T) {
 	o := knownPods(t, 1)
-	a := &about{name: "web-5d4f8c7b9d-00000", namespace: "shop", uid: fmt.Sprintf("8c1f6b1e-5d0a-4a83-9a3e-%012d", 0), version: "5000", created: "2026-01-02T03:04:05Z"}
-	if _, reason, _ := o.look(a); reason != "" {
+	a := &about{version: "5000", created: "2026-01-02T03:04:05Z"}
+	a.reference = reference{Name: "web-5d4f8c7b9d-00000", Namespace: "shop", UID: fmt.Sprintf("8c1f6b1e-5d0a-4a83-9a3e-%012d", 0)}
+	if _, reason, _ := o.look(a, time.Time{}); reason != "" {
 		t.Errorf("with versions of one store it is unknown: %s", reason)
 	}
 	o.shared = false
-	if _, reason, _ := o.look(a); reason != reasonWritten {
+	if _, reason, _ := o.look(a, time.Time{}); reason != reasonWritten {
 		t.Errorf("in the second of the write the reason is %q", reason)
 	}
 	a.created = "2026-01-02T03:04:06Z"
-	if s, reason, _ := o.look(a); reason != "" || !strings.Contains(s.labels, `"n":"1"`) {
-		t.Errorf("in a later second it is %+v, %s", s, reason)
+	if text, reason, _ := o.look(a, time.Time{}); reason != "" || !strings.Contains(text, `"n":"1"`) {
+		t.Errorf("in a later second it is %q, %s", text, reason)
 	}
 }
 
-// TestMemoryIsBounded: 20,000 Pods take less than 40 MB, whatever is written again and again, and what is over is forgotten.
+// TestMemoryIsBounded: 20,000 Pods take less than 40 MB, however often they are written, and deleted ones take none.
 func TestMemoryIsBounded(t *testing.T) {
 	const count = 20_000
 	before := heap()
 	o := knownPods(t, count)
-	if used := heap() - before; used > 40<<20 {
-		t.Errorf("%d Pods take %d MB", count, used>>20)
-	} else {
-		t.Logf("%d Pods take %.1f MB", count, float64(used)/(1<<20))
+	used := heap() - before
+	if t.Logf("%d Pods take %.1f MB", count, float64(used)/(1<<20)); used > 40<<20 {
+		t.Error("that is too much")
 	}
-	for i := range 3 * maxPast {
+	for i := range 1000 {
 		o.observe(t, watch.Modified, podJSON(i%10, fmt.Sprint(i), fmt.Sprint(2_000_000+i), "2026-01-02T03:04:05Z"))
 	}
 	for i := range 10 {
 		o.observe(t, watch.Deleted, podJSON(i, "", "9000000", ""))
 	}
-	o.forgetPast()
-	if len(o.past) != maxPast {
-		t.Errorf("%d states that are over are kept", len(o.past))
-	}
-	for i := range o.past {
-		o.past[i].at = time.Time{}
-	}
-	o.forgetPast()
-	if len(o.past) > 0 || len(o.byKey) != count-10 {
-		t.Errorf("%d states that are over and %d objects are kept", len(o.past), len(o.byKey))
-	}
 	bytes := 0
-	for _, states := range o.byKey {
-		bytes += states[0].size()
+	for _, s := range o.byKey {
+		bytes += len(s.text)
 	}
-	if o.bytes != bytes {
-		t.Errorf("%d bytes are counted, and %d are kept", o.bytes, bytes)
+	if o.bytes != bytes || len(o.byKey) != count-10 {
+		t.Errorf("%d objects are kept; %d bytes are counted, and %d are kept", len(o.byKey), o.bytes, bytes)
 	}
 }
 

@@ -100,13 +100,13 @@ func (c *cluster) createEvent(name, pod, uid, want string) {
 
 // completed is what a record has of an Event.
 type completed struct {
-	Message        string     `json:"message"` // the label that the Pod had
-	Note           string     `json:"note"`    // that of events.k8s.io
-	InvolvedObject *reference `json:"involvedObject"`
-	Regarding      *reference `json:"regarding"`
+	Message        string `json:"message"` // the label that the Pod had
+	Note           string `json:"note"`    // that of events.k8s.io
+	InvolvedObject *shown `json:"involvedObject"`
+	Regarding      *shown `json:"regarding"`
 }
 
-type reference struct {
+type shown struct {
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
@@ -125,7 +125,7 @@ func (c *cluster) startIndex(rule selection.Rule, redact func(event.Resource, *d
 	c.t.Cleanup(x.Start(context.Background()))
 	var last []byte
 	events := event.Resource{Version: "v1", Resource: "events"}
-	to := x.WrapAppend(rule, func(_ context.Context, o event.Observation) error {
+	to := x.WrapAppend(0, func(_ context.Context, o event.Observation) error {
 		last = o.Changes[0].After
 		return nil
 	})

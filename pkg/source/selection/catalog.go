@@ -153,15 +153,13 @@ func (s Served) hasName(name string) bool {
 }
 
 // OfKind returns the resource of a kind in a group, in the preferred version. If the group is not known, it is the core group
-// or the first that has the kind.
+// or the first one that has the kind.
 func (c Catalog) OfKind(group, kind string, known bool) (found Served, ok bool) {
-	groups := []string{group}
-	if !known {
-		groups = append(groups, slices.Sorted(maps.Keys(c))...)
-	}
-	for _, g := range groups {
-		if i := slices.IndexFunc(c[g], func(s Served) bool { return s.Resource.Kind == kind }); i >= 0 {
-			return c[g][i], true
+	for _, g := range slices.Sorted(maps.Keys(c)) {
+		for _, s := range c[g] {
+			if s.Resource.Kind == kind && (g == group || !known) {
+				return s, true
+			}
 		}
 	}
 	return Served{}, false
