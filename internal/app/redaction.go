@@ -69,8 +69,8 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	return nil
 }
 
-// forgetInvolved removes what states of an Event have of its object, which was redacted as that was before, and reports whether
-// there was any.
+// forgetInvolved removes what states of an Event have of its object, which was redacted as that was before. It reports
+// whether there was any.
 func forgetInvolved(r event.Resource, bodies ...*[]byte) (forgotten bool) {
 	for _, body := range bodies {
 		if selection.IsEvents(r) && len(*body) > 0 {

@@ -39,8 +39,8 @@ func NewObject(namespace, name string) *Object {
 // Key returns "namespace/name", or "name" for cluster-scoped objects. It is the key in DeltaFIFO and in event.Known.
 func (o *Object) Key() string { return o.key }
 
-// LastWrite returns when the object was last written as a whole, by its managed fields: writes of a subresource, such as that
-// of the status, leave labels and annotations as they are. "" if that is not known.
+// LastWrite returns when the object was last written as a whole, by its managed fields: writes of a subresource, such as
+// that of the status, leave labels and annotations as they are. "" if that is not known.
 func (o *Object) LastWrite() (last string) {
 	if o.Summary == "" || hasTruncatedWriters(o.Summary) {
 		return ""
