@@ -56,7 +56,7 @@ func New(cfg Config) *Index {
 	return &Index{cfg: cfg, owner: selection.Owners(cfg.Rules), types: map[typeKey]*objects{}}
 }
 
-// Start allows watches, which begin when an Event names their kind; stop ends them. It is called before anything is appended.
+// Start allows watches, which begin when an Event names their kind; stop ends them. Nothing is appended before it.
 func (x *Index) Start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	x.start = func(f func(context.Context)) { x.running.Go(func() { f(ctx) }) }

@@ -21,14 +21,14 @@ import (
 const (
 	// patience is how long Events wait for objects that cannot be read.
 	patience = 10 * time.Second
-	// lagOfKnown and lagOfUnknown are how long an Event waits for what the watch of its objects may still deliver, unless that
+	// lagOfKnown and lagOfUnknown are how long an Event waits for what the watch of its objects may still deliver, unless it
 	// is further already: for a newer state of an object, and for an object.
 	lagOfKnown, lagOfUnknown = 200 * time.Millisecond, time.Second
 	lookEvery                = 10 * time.Millisecond
 	exactTimeout             = 5 * time.Second
 	// maxBytes bounds the texts of one type.
 	maxBytes = 64 << 20
-	// quietFor is how long a watch with bookmarks may deliver nothing, and steadyFor how long one must last to count as working.
+	// quietFor is how long a watch with bookmarks may deliver nothing. One that lasts for steadyFor counts as working.
 	quietFor, steadyFor = 3 * time.Minute, time.Second
 	minRetry, maxRetry  = 200 * time.Millisecond, 15 * time.Second
 )
@@ -196,8 +196,8 @@ const (
 	reasonWritten = "it was written since, or in that second, and what it had before was not seen"
 )
 
-// find returns what the object of an Event that was just read had at its time, or why that is not known. It waits for what may
-// still arrive. Its error is that of ctx.
+// find returns what the object of an Event that was just read had at its time, or why that is not known. It waits for what
+// may still arrive. Its error is that of ctx.
 func (o *objects) find(ctx context.Context, a *about) (text, reason string, err error) {
 	for read := time.Now(); ; {
 		text, reason, until := o.look(a, read)

@@ -56,7 +56,7 @@ func (o *objects) observe(t testing.TB, typ watch.EventType, text string) {
 	}
 }
 
-// TestAnotherStoreProvesNothingByVersions: Events in an etcd of their own have versions that cannot be compared with those of
+// TestAnotherStoreProvesNothingByVersions: Events in an etcd of their own have versions that do not compare with those of
 // Pods. Then a write in an earlier second than the Event proves what its object had.
 func TestAnotherStoreProvesNothingByVersions(t *testing.T) {
 	o := knownPods(t, 1)

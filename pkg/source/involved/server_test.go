@@ -229,7 +229,7 @@ func TestEventsHaveWhatTheirPodsHadThen(t *testing.T) {
 	}
 }
 
-// TestPastIsReadFromTheStore: an index that starts after a Pod was changed or deleted asks for it in the version of the Event.
+// TestPastIsReadFromTheStore: an index that starts after a Pod was changed or deleted asks for it at the version of each.
 func TestPastIsReadFromTheStore(t *testing.T) {
 	c := startCluster(t)
 	events := c.watchEvents("", "v1")

@@ -152,8 +152,8 @@ func (s Served) hasName(name string) bool {
 	return name == s.Resource.Resource || slices.Contains(strings.Split(s.Aliases, ","), name)
 }
 
-// OfKind returns the resource of a kind in a group, in the preferred version. If the group is not known, it is the core group
-// or the first one that has the kind.
+// OfKind returns the resource of a kind in a group, in the preferred version. If the group is not known, it is the first one
+// that has the kind.
 func (c Catalog) OfKind(group, kind string, known bool) (found Served, ok bool) {
 	for _, g := range slices.Sorted(maps.Keys(c)) {
 		for _, s := range c[g] {

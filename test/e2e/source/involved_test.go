@@ -40,8 +40,8 @@ func eventAbout(namespace, name string) workload.Kind {
 	}
 }
 
-// TestEventsHaveWhatTheirObjectMayShow: filters see what Events get of their objects, and what the rule of the object redacts
-// does not leave by its Events, whatever is redacted in the Events themselves, and after a restart.
+// TestEventsHaveWhatTheirObjectMayShow: filters see what Events get of their objects, and what the rule of the object
+// redacts does not leave by its Events, whatever is redacted in the Events themselves, and after a restart.
 func TestEventsHaveWhatTheirObjectMayShow(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, sharedControlPlane(t), nil)
