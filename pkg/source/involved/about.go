@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
@@ -17,8 +18,9 @@ func (r reference) names(uid string) bool { return r.UID == "" || r.UID == uid |
 // about is an Event that names its object.
 type about struct {
 	reference
-	version string // resourceVersion of the Event
-	created string // when the Event was created, by the clock of the API server
+	version string    // resourceVersion of the Event
+	created string    // when the Event was created, by the clock of the API server
+	read    time.Time // when it was read: what is read together waits together
 
 	body       []byte
 	start, end int // of the reference within the body; end is its closing brace

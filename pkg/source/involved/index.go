@@ -77,13 +77,13 @@ func (x *Index) WrapAppend(rule int, to event.AppendFunc) event.AppendFunc {
 			return to(ctx, o)
 		}
 		for _, c := range o.Changes {
-			if c.After, err = x.complete(ctx, r, o.Resource, c.After, c.ResourceVersion); err != nil {
+			if c.After, err = x.complete(ctx, r, o.Resource, c.After, c.ResourceVersion, c.ObservedAt); err != nil {
 				return err
 			}
 		}
 		for i := range o.Bodies {
 			b := &o.Bodies[i]
-			if b.Raw, err = x.complete(ctx, r, o.Resource, b.Raw, b.ResourceVersion); err != nil {
+			if b.Raw, err = x.complete(ctx, r, o.Resource, b.Raw, b.ResourceVersion, time.Time{}); err != nil {
 				return err
 			}
 		}
@@ -91,12 +91,15 @@ func (x *Index) WrapAppend(rule int, to event.AppendFunc) event.AppendFunc {
 	}
 }
 
-// complete returns an Event with what its object had. Its error is that of ctx.
-func (x *Index) complete(ctx context.Context, r selection.Rule, events event.Resource, body []byte, version string) ([]byte, error) {
+// complete returns an Event, which was read at some time, with what its object had. Its error is that of ctx.
+func (x *Index) complete(
+	ctx context.Context, r selection.Rule, events event.Resource, body []byte, version string, read time.Time,
+) ([]byte, error) {
 	a, ok := parseAbout(body, version)
 	if !ok {
 		return body, nil
 	}
+	a.read = read
 	of, reason := x.objectsOf(ctx, &a, r, events)
 	if of == nil {
 		return a.withReason(reason), ctx.Err()

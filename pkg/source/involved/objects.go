@@ -196,11 +196,11 @@ const (
 	reasonWritten = "it was written since, or in that second, and what it had before was not seen"
 )
 
-// find returns what the object of an Event that was just read had at its time, or why that is not known. It waits for what
-// may still arrive. Its error is that of ctx.
+// find returns what the object of an Event had at its time, or why that is not known. It waits for what may still arrive.
+// Its error is that of ctx.
 func (o *objects) find(ctx context.Context, a *about) (text, reason string, err error) {
-	for read := time.Now(); ; {
-		text, reason, until := o.look(a, read)
+	for {
+		text, reason, until := o.look(a)
 		if time.Until(until) <= 0 {
 			if reason == reasonGone || reason == reasonWritten {
 				text, reason = o.readAt(ctx, a, reason)
@@ -216,7 +216,7 @@ func (o *objects) find(ctx context.Context, a *about) (text, reason string, err 
 }
 
 // look is find without waiting: it returns until when a better answer may come.
-func (o *objects) look(a *about, read time.Time) (text, reason string, until time.Time) {
+func (o *objects) look(a *about) (text, reason string, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.broken != "" {
@@ -237,7 +237,7 @@ func (o *objects) look(a *about, read time.Time) (text, reason string, until tim
 		reason = reasonWritten
 	}
 	if !o.shared || isNewer(a.version, o.seen) {
-		until = read.Add(lag)
+		until = a.read.Add(lag)
 	}
 	return text, reason, until
 }

@@ -62,15 +62,15 @@ func TestAnotherStoreProvesNothingByVersions(t *testing.T) {
 	o := knownPods(t, 1)
 	a := &about{version: "5000", created: "2026-01-02T03:04:05Z"}
 	a.reference = reference{Name: "web-5d4f8c7b9d-00000", Namespace: "shop", UID: fmt.Sprintf("8c1f6b1e-5d0a-4a83-9a3e-%012d", 0)}
-	if _, reason, _ := o.look(a, time.Time{}); reason != "" {
+	if _, reason, _ := o.look(a); reason != "" {
 		t.Errorf("with versions of one store it is unknown: %s", reason)
 	}
 	o.shared = false
-	if _, reason, _ := o.look(a, time.Time{}); reason != reasonWritten {
+	if _, reason, _ := o.look(a); reason != reasonWritten {
 		t.Errorf("in the second of the write the reason is %q", reason)
 	}
 	a.created = "2026-01-02T03:04:06Z"
-	if text, reason, _ := o.look(a, time.Time{}); reason != "" || !strings.Contains(text, `"n":"1"`) {
+	if text, reason, _ := o.look(a); reason != "" || !strings.Contains(text, `"n":"1"`) {
 		t.Errorf("in a later second it is %q, %s", text, reason)
 	}
 }
@@ -104,4 +104,19 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// TestEventsWaitTogether: Events that were read together wait for the watch of their objects once, and old ones not at all.
+func TestEventsWaitTogether(t *testing.T) {
+	o := knownPods(t, 1)
+	read := time.Now()
+	for range 100 {
+		a := &about{version: "2000000", read: read, reference: reference{Name: "web-5d4f8c7b9d-00000", Namespace: "shop"}}
+		if _, reason, err := o.find(t.Context(), a); reason != "" || err != nil {
+			t.Fatalf("%q, %v", reason, err)
+		}
+	}
+	if waited := time.Since(read); waited < lagOfKnown || waited > 10*lagOfKnown {
+		t.Errorf("100 Events waited for %s", waited)
+	}
 }
