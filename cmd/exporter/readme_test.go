@@ -83,7 +83,7 @@ func TestCommandsOfTheReadmeAreUnderstood(t *testing.T) {
 // TestTheAuditTrailHasWhatAuditorsAsk: all of RBAC, the values that were there before, and both sources of authors.
 func TestTheAuditTrailHasWhatAuditorsAsk(t *testing.T) {
 	text := textOf(t, filepath.Join("..", "..", "configs", "audit-trail.yaml"))
-	wanted := []string{"before: full", "changed: paths", "stamps: {enabled: true}", "files: ["}
+	wanted := []string{"before: full", "changed: values", "stamps: {enabled: true}", "files: ["}
 	for _, kind := range []string{"roles", "clusterroles", "rolebindings", "clusterrolebindings"} {
 		wanted = append(wanted, `"`+kind+`.rbac.authorization.k8s.io"`)
 	}

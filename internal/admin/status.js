@@ -46,7 +46,7 @@ const bookkeeping = /^\/metadata\/(resourceVersion|generation|managedFields)(\/|
 // pathOf writes a JSON Pointer (RFC 6901) as tap writes paths.
 function pathOf(pointer) {
   return pointer.slice(1).split("/").map(part => part.replaceAll("~1", "/").replaceAll("~0", "~")).reduce(
-    (path, name) => !name || /^\d+$|[./[\] ]/.test(name) ? path + "[" + name + "]" : path ? path + "." + name : name, "");
+    (path, name) => /^\[.*\]$/.test(name) ? path + name.replace(/([[,])\w+=/g, "$1") : !name || /^\d+$|[./[\] ]/.test(name) ? path + "[" + name + "]" : path ? path + "." + name : name, "");
 }
 
 function pathsOf(c) {

@@ -49,8 +49,8 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	done, err := j.Rewrite(is, journal.RewriteFuncs{
 		Change: func(c *event.Change) bool {
 			forgotten := forgetInvolved(c.Resource, &c.Before, &c.After)
-			if forgotten && c.Patch != nil {
-				c.Patch, c.Omitted = nil, append(c.Omitted, "patch")
+			if selection.IsEvents(c.Resource) && c.HasValues() { // which may be of the object too, also where no state has it
+				c.Changed, c.Omitted, forgotten = nil, append(c.Omitted, "changed"), true
 			}
 			return shaper.RedactStoredChange(c) || forgotten
 		},

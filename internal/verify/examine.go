@@ -401,12 +401,8 @@ func firstPath(stream, cluster []byte) string {
 	if bytes.Equal(stream, anyBody) { // it was not held
 		return ""
 	}
-	switch paths := diff.Pointers(stream, cluster); {
-	case paths == nil:
-		return ""
-	case len(paths) == 0:
-		return samePath
-	default:
-		return paths[0]
+	if all := diff.Between(stream, cluster); len(all) > 0 {
+		return all[0].Path // "" for contents that cannot be compared
 	}
+	return samePath
 }

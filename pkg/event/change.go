@@ -1,6 +1,7 @@
 package event
 
 import (
+	"bytes"
 	"strconv"
 	"strings"
 	"time"
@@ -238,8 +239,7 @@ type Change struct {
 	Actor             *Actor    // nil if managedFields do not identify the writer, and on Deleted
 	Class             Class     // only on Updated; "" if the previous state is not known
 
-	Changed []string // JSON Pointers (RFC 6901) that differ between before and after, sorted; only if configured
-	Patch   []byte   // turns before into after: RFC 7396 if an object, RFC 6902 if an array; nil if not configured
+	Changed []byte // only if configured: JSON array of where before and after differ, see [Change.HasValues]
 
 	Before []byte // JSON object; on Deleted the last state, if known; on Updated only if configured
 	After  []byte // JSON object; nil on Deleted and on control records
@@ -383,13 +383,15 @@ func (c *Change) AppendKey(b []byte) []byte {
 	}
 }
 
+// HasValues reports whether Changed lists differences as objects of path, from and to, and not as pointers alone (RFC 6901).
+func (c *Change) HasValues() bool {
+	return c.Changed != nil && !bytes.HasPrefix(c.Changed, []byte(`["`))
+}
+
 // Size estimates the memory that a change holds, in bytes. It is the unit of window and queue bounds (I6).
 func (c *Change) Size() int {
 	const overhead = 512 // the struct, its strings and its entry in a queue
-	size := overhead + len(c.Before) + len(c.After) + len(c.Patch)
-	for _, path := range c.Changed {
-		size += len(path) + 16
-	}
+	size := overhead + len(c.Before) + len(c.After) + len(c.Changed)
 	if c.Attribution != nil {
 		size += overhead
 	}

@@ -6,8 +6,8 @@ import "strings"
 // parts of larger buffers, which any reference would keep alive.
 func (c *Change) Clone() *Change {
 	d := *c
-	bodies := make([]byte, 0, len(c.Before)+len(c.After)+len(c.Patch))
-	for _, b := range [...]*[]byte{&d.Before, &d.After, &d.Patch} {
+	bodies := make([]byte, 0, len(c.Before)+len(c.After)+len(c.Changed))
+	for _, b := range [...]*[]byte{&d.Before, &d.After, &d.Changed} {
 		bodies = copyBody(b, bodies)
 	}
 	var t stringCopies
@@ -15,7 +15,7 @@ func (c *Change) Clone() *Change {
 	t.copyStrings((*string)(&d.Type), (*string)(&d.Delta), (*string)(&d.Class), &d.Cluster,
 		&d.Resource.Group, &d.Resource.Version, &d.Resource.Resource, &d.Resource.Kind,
 		&d.Namespace, &d.Name, &d.UID, &d.ResourceVersion, &d.Previous, &d.ListVersion, &d.Withheld, &d.Pass, &d.OnlySink)
-	t.copyLists(&d.Changed, &d.Omitted)
+	t.copyLists(&d.Omitted)
 	if d.Actor != nil {
 		own := *d.Actor
 		d.Actor = &own

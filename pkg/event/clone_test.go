@@ -27,7 +27,7 @@ func TestCloneSharesNoMemory(t *testing.T) {
 }
 
 func TestCloneKeepsNilAndEmptyApart(t *testing.T) {
-	c := Change{After: []byte{}, Changed: []string{strings.Repeat("a", 1000), "b"}}
+	c := Change{After: []byte{}, Omitted: []string{strings.Repeat("a", 1000), "b"}}
 	if d := c.Clone(); !reflect.DeepEqual(&c, d) {
 		t.Errorf("the clone differs:\n%+v\n%+v", c, *d)
 	}

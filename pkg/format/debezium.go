@@ -115,8 +115,7 @@ func appendEnvelopeSource(b []byte, c *event.Change) []byte {
 		}
 	}
 	b = appendList(b, `,"omitted":`, c.Omitted)
-	b = appendList(b, `,"changed":`, c.Changed)
-	b = appendBody(b, `,"patch":`, c.Patch)
+	b = appendBody(b, `,"changed":`, c.Changed)
 	return append(b, '}')
 }
 

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // ContentTypeJSON is the media type of what [AppendJSON] writes.
@@ -14,18 +15,33 @@ const ContentTypeJSON = "application/json"
 
 // AppendJSON appends c in the native format to b and returns the extended slice: one JSON object without a newline outside
 // the bodies. The members and their order are a contract (docs/events.md). It allocates only if b is too small. Before,
-// After and Patch must be valid JSON; they are copied unchanged.
+// After and Changed must be valid JSON; they are copied unchanged.
 func AppendJSON(b []byte, c *event.Change) []byte {
 	b = appendUnclosedFacts(b, c)
-	b = appendBody(b, `,"patch":`, c.Patch)
+	b = appendBody(b, `,"changed":`, c.Changed)
 	b = appendBody(b, `,"before":`, c.Before)
 	b = appendBody(b, `,"after":`, c.After)
 	return append(b, '}')
 }
 
-// AppendFacts appends the native object without patch, before and after: the facts of the change without the contents of the
-// object. See [Format.NeedsFactsHeader].
-func AppendFacts(b []byte, c *event.Change) []byte { return append(appendUnclosedFacts(b, c), '}') }
+// AppendFacts appends the native object without before and after, and with the paths of changed only: the facts of the
+// change without the contents of the object. See [Format.NeedsFactsHeader].
+func AppendFacts(b []byte, c *event.Change) []byte {
+	b = appendUnclosedFacts(b, c)
+	if !c.HasValues() {
+		return append(appendBody(b, `,"changed":`, c.Changed), '}')
+	}
+	b, separator := append(b, `,"changed":`...), byte('[')
+	for e := rawjson.EnterArray(c.Changed, 0); e.Next(); e.I = rawjson.SkipTrustedValue(c.Changed, e.I) {
+		path := e.I + len(`{"path":`)
+		b = append(append(b, separator), c.Changed[path:rawjson.SkipTrustedValue(c.Changed, path)]...)
+		separator = ','
+	}
+	if separator == '[' {
+		b = append(b, '[')
+	}
+	return append(b, "]}"...)
+}
 
 // appendUnclosedFacts appends the facts without the closing brace.
 func appendUnclosedFacts(b []byte, c *event.Change) []byte {
@@ -46,8 +62,7 @@ func appendUnclosedFacts(b []byte, c *event.Change) []byte {
 	b = appendReplay(b, c.Replay)
 	b = appendAttribution(b, c.Attribution)
 	b = appendDeadLetter(b, c.DeadLetter)
-	b = appendList(b, `,"omitted":`, c.Omitted)
-	return appendList(b, `,"changed":`, c.Changed)
+	return appendList(b, `,"omitted":`, c.Omitted)
 }
 
 // appendVersionFacts appends the version of the object, how it was observed, and its actor and class.

@@ -13,7 +13,7 @@ import (
 const OmittedMember = "kubecdcOmitted"
 
 // nonObjectMembers are the values of event.Change.Omitted that are not members of the object.
-var nonObjectMembers = []string{"before", "changed", "patch"}
+var nonObjectMembers = []string{"before", "changed"}
 
 // appendRow appends an object as a row, and marks it if it is incomplete.
 func appendRow(b, object []byte, c *event.Change) []byte {

@@ -14,7 +14,7 @@ func TestTruncatedRowListsOmittedMembers(t *testing.T) {
 		" {\n\"kind\":\"X\"}": `{"kubecdcOmitted":["spec","status"],"kind":"X"}`,
 		`{ }`:                 `{"kubecdcOmitted":["spec","status"]}`,
 	} {
-		c := &event.Change{Type: event.Updated, After: []byte(object), Omitted: []string{"before", "spec", "patch", "status"}}
+		c := &event.Change{Type: event.Updated, After: []byte(object), Omitted: []string{"before", "spec", "changed", "status"}}
 		if got := string(Upsert.AppendValue(nil, c)); got != want {
 			t.Errorf("upsert: %s became %s, want %s", object, got, want)
 		}

@@ -43,8 +43,8 @@ func sampleChanges() []namedChange {
 	updated.Type, updated.Delta, updated.ResourceVersion, updated.Generation = event.Updated, event.DeltaUpdated, "4715", 2
 	updated.Actor = &event.Actor{Manager: "kubectl-scale", Operation: "Update", Subresource: "scale", Time: "2026-01-02T03:04:05Z"}
 	updated.Class = event.ClassSpec
-	updated.Changed = []string{"/metadata/generation", "/metadata/resourceVersion", "/spec/replicas"}
-	updated.Patch = []byte(`{"metadata":{"generation":2,"resourceVersion":"4715"},"spec":{"replicas":3}}`)
+	updated.Changed = []byte(`[{"path":"/spec/replicas","from":2,"to":3},{"path":"/metadata/resourceVersion","from":"4711","to":"4715"},` +
+		`{"path":"/metadata/generation","from":1,"to":2}]`)
 	updated.Before, updated.After = sampleBody("4711", "1", "2"), sampleBody("4715", "2", "3")
 	deleted.Type, deleted.Delta, deleted.ResourceVersion, deleted.Generation = event.Deleted, event.DeltaDeleted, "4720", 2
 	deleted.Before = sampleBody("4720", "2", "3")
@@ -58,7 +58,7 @@ func sampleChanges() []namedChange {
 	synced.Type, synced.Delta, synced.Pass, synced.After = event.Sync, event.DeltaSync, "4791", sampleBody("4711", "1", "2")
 
 	redacted := updated
-	redacted.RedactionChanged, redacted.Changed, redacted.Patch, redacted.Before = true, nil, nil, nil
+	redacted.RedactionChanged, redacted.Changed, redacted.Before = true, nil, nil
 
 	node := event.Change{
 		Type: event.Updated, Delta: event.DeltaReplaced, Cluster: "prod", Name: "node-1", UID: "0b7d2c7a-7f43-43a9-8f0e-3f9a5f1c2d22",

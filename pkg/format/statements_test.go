@@ -39,6 +39,10 @@ var sectionTests = map[string][]string{
 		"test/e2e/signal_replay_test.go TestAReplayIsAbortedByAFailover", "internal/app/replays_test.go TestAReplayThatTheJournalLostIsAborted",
 		"internal/app/replays_test.go TestAReplayIsRefusedWithItsRemedy", "pkg/consumer/clients_test.go TestClientsFollowTheRules",
 	},
+	"Changed values": {
+		"pkg/shape/diff/list_test.go TestEveryDifferenceIsNamedOnceWithItsValues", "pkg/shape/diff/list_test.go TestAListOfValuesIsBounded",
+		"pkg/shape/diff/list_test.go TestEveryListMakesAfterOfBefore", "pkg/shape/diff/list_test.go TestWhatPeopleWriteComesFirst",
+	},
 	"Compatibility": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
 	"Samples":       {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
 	"The rules": {

@@ -38,7 +38,7 @@ type rotation struct {
 func eachRotation(t *testing.T, test func(t *testing.T, r *rotation)) {
 	for name, c := range rotated {
 		for _, mode := range []string{Mask, HMAC, Drop} {
-			for _, changed := range []string{changedPaths, changedPatch, changedMerge} {
+			for _, changed := range []string{changedPaths, changedValues} {
 				t.Run(fmt.Sprint(name, " ", mode, " ", changed), func(t *testing.T) {
 					c.policy.Redact, c.policy.Before, c.policy.Changed = mode, "full", changed
 					r := &rotation{newScene(t, c.policy), c.policy, c.resource, c.body, &strings.Builder{}}
@@ -61,7 +61,7 @@ func (r *rotation) update(value, annotations string) string {
 func (r *rotation) emit(c *event.Change) string {
 	r.t.Helper()
 	for _, c := range r.shapeChanges(c) {
-		fmt.Fprintf(r.out, "%s %s %s %q\n", c.Before, c.After, c.Patch, c.Changed)
+		fmt.Fprintf(r.out, "%s %s %s\n", c.Before, c.After, c.Changed)
 	}
 	for key, b := range r.bodies {
 		fmt.Fprintf(r.out, "%s %s\n", key, b.Raw)

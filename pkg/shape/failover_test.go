@@ -43,10 +43,10 @@ func TestFailoverStatesAreStoredRedacted(t *testing.T) {
 
 func TestFirstUpdateAfterFailoverCarriesTheState(t *testing.T) {
 	for _, resource := range []event.Resource{deployment, secret} {
-		s := newFailoverScene(t, resource, Policy{Redact: HMAC, Before: "full", Changed: "jsonPatch"})
+		s := newFailoverScene(t, resource, Policy{Redact: HMAC, Before: "full", Changed: "values"})
 		c := updatedTo(resource, `{"data":{"p":"b"}}`)
 		s.shapeBody(resource, `{"data":{"p":"a"}}`)
-		if got := s.shapeChanges(c)[0]; len(got.Before) == 0 || len(got.Patch) == 0 || got.RedactionChanged != (resource == secret) {
+		if got := s.shapeChanges(c)[0]; len(got.Before) == 0 || len(got.Changed) == 0 || got.RedactionChanged != (resource == secret) {
 			t.Errorf("%s: %+v", resource.Resource, got)
 		}
 	}

@@ -51,7 +51,7 @@ func (s *formScene) update(version string) *event.Change {
 // TestStateOfAnotherFormIsMissing: a state that was read in another version, or of which another part was read, is no state
 // before a change, nor is it compared. It is missing until it is read again, or until the next change.
 func TestStateOfAnotherFormIsMissing(t *testing.T) {
-	s := &formScene{scene: newScene(t, Policy{}), policy: Policy{Before: "full", Changed: changedMerge}}
+	s := &formScene{scene: newScene(t, Policy{}), policy: Policy{Before: "full", Changed: changedValues}}
 	for i, step := range []struct {
 		version      string
 		metadataOnly bool
@@ -62,10 +62,10 @@ func TestStateOfAnotherFormIsMissing(t *testing.T) {
 			t.Errorf("step %d: bodies are missing: %t, want %t", i, got, step.missing)
 		}
 		first, second := s.update(step.version), s.update(step.version)
-		if got := len(first.Before) == 0 || len(first.Patch) == 0; got != (step.missing || i == 0) {
-			t.Errorf("step %d: %s, patch %s", i, first.Before, first.Patch)
+		if got := len(first.Before) == 0 || len(first.Changed) == 0; got != (step.missing || i == 0) {
+			t.Errorf("step %d: %s, changed %s", i, first.Before, first.Changed)
 		}
-		if len(second.Before) == 0 || len(second.Patch) == 0 || first.RedactionChanged || second.RedactionChanged {
+		if len(second.Before) == 0 || len(second.Changed) == 0 || first.RedactionChanged || second.RedactionChanged {
 			t.Errorf("step %d: %+v, then %+v", i, first, second)
 		}
 	}
@@ -113,9 +113,9 @@ func TestMetadataIsAllThatStaysStored(t *testing.T) {
 	s.reload("v1")
 	const whole, bare = `{"apiVersion":"v1","kind":"K","metadata":{"name":"a"},"spec":{"secret":1},"status":{}}`, `{"apiVersion":"v1","kind":"K","metadata":{"name":"a"}}`
 	c := updatedTo(deployment, whole)
-	c.Before, c.Patch, c.Changed = []byte(whole), []byte(`{"spec":{"secret":1}}`), []string{"/metadata/name", "/spec/secret"}
-	if !s.shaper.RedactStoredChange(c) || string(c.After) != bare || string(c.Before) != bare || c.Patch != nil || len(c.Changed) != 0 {
-		t.Errorf("%s, %s, patch %s, changed %q", c.Before, c.After, c.Patch, c.Changed)
+	c.Before, c.Changed = []byte(whole), []byte(`["/metadata/name","/spec/secret"]`)
+	if !s.shaper.RedactStoredChange(c) || string(c.After) != bare || string(c.Before) != bare || c.Changed != nil {
+		t.Errorf("%s, %s, changed %s", c.Before, c.After, c.Changed)
 	}
 	if s.shaper.RedactStoredChange(c) {
 		t.Error("it changes again")

@@ -23,6 +23,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 )
 
 // encodings are the forms in which a value may occur.
@@ -220,7 +221,7 @@ func (o *output) writeChange(c *event.Change) {
 			}
 			o.Write(format.AppendFacts(nil, seen))
 		}
-		fmt.Fprintf(o, "%q %q", c.Patch, c.Withheld)
+		fmt.Fprintf(o, "%q %q", c.Changed, c.Withheld)
 	}
 }
 
@@ -258,8 +259,8 @@ func TestNoPlantedValueIsSeen(t *testing.T) {
 	}
 	for name, p := range map[string]shape.Policy{
 		"hmac, global":             {Redact: "hmac", HMAC: shape.HashOptions{Scope: "global"}},
-		"before and patches":       {Before: "full", Changed: "jsonPatch"},
-		"hmac and merge patches":   {Redact: "hmac", Before: "full", Changed: "mergePatch"},
+		"before and values":        {Before: "full", Changed: "values"},
+		"hmac and values":          {Redact: "hmac", Changed: "values"},
 		"drop and pointers":        {Redact: "drop", Changed: "paths", IgnoreChanges: []string{"metadata.labels.x"}},
 		"a filter that fails":      {Filter: `int(object.data.p + object.metadata.annotations["example.com/token"]) == 1`},
 		"a filter over old states": {Filter: `oldObject == null || oldObject.data != object.data || true`},
@@ -335,8 +336,8 @@ func requireNothingSeen(t *testing.T, policy shape.Policy, count int) {
 func redactStored(t *testing.T, shaper *shape.Shaper, resource event.Resource, kind event.Type, body []byte) *event.Change {
 	t.Helper()
 	c := &event.Change{Type: kind, Resource: resource, Name: "a", UID: "u", ResourceVersion: "1"}
-	if c.After, c.Patch = body, []byte(`[{"op":"add","path":"","value":`+string(body)+`}]`); kind == event.Deleted {
-		c.Before, c.After, c.Patch = body, nil, nil
+	if c.After, c.Changed = body, diff.Values([]byte("{}"), body); kind == event.Deleted {
+		c.Before, c.After, c.Changed = body, nil, nil
 	}
 	if !shaper.RedactStoredChange(c) {
 		t.Fatal("a change journaled in plain text was not redacted")

@@ -31,8 +31,8 @@ type Policy struct {
 	// directory. Deletes always carry the final state, if the API server sends it. A sink that requires the state before
 	// (format: debezium) turns this to full for all rules.
 	Before string `mapstructure:"before"`
-	// How updates describe their differences: none, paths (a list of JSON Pointers), mergePatch (RFC 7396, or RFC 6902 if
-	// that cannot express the change) or jsonPatch (RFC 6902). All except none store states, as before: full does.
+	// How updates describe their differences: none, paths (a list of JSON Pointers) or values (a list of path, from and to).
+	// All except none store states, as before: full does. See docs/events.md.
 	Changed string `mapstructure:"changed"`
 	// Updates are emitted only if a value at these paths changed. Stores states.
 	OnlyIfChanged []string `mapstructure:"onlyIfChanged"`
@@ -69,7 +69,7 @@ func (p Policy) Validate(at string, keyed bool) error {
 	oneOf("redact", p.Redact, Mask, Drop, HMAC, None)
 	oneOf("hmac.scope", p.HMAC.Scope, scopeObject, scopeGlobal)
 	oneOf("before", p.Before, "none", beforeFull)
-	oneOf("changed", p.Changed, changedNone, changedPaths, changedMerge, changedPatch)
+	oneOf("changed", p.Changed, changedNone, changedPaths, changedValues)
 	p.validateRedaction(problem, keyed)
 	if len(p.OnlyIfChanged) > 0 && len(p.IgnoreChanges) > 0 {
 		problem("ignoreChanges", "cannot be combined with onlyIfChanged; remove one of them")

@@ -13,10 +13,9 @@ import (
 
 // Values of Policy.Changed.
 const (
-	changedNone  = "none"
-	changedPaths = "paths"
-	changedMerge = "mergePatch"
-	changedPatch = "jsonPatch"
+	changedNone   = "none"
+	changedPaths  = "paths"
+	changedValues = "values"
 )
 
 // rule is a compiled [Policy].
@@ -284,7 +283,7 @@ func (r *rule) withholdChange(c *event.Change, err error) {
 }
 
 func withholdBodies(c *event.Change, err error) {
-	c.Before, c.After, c.Changed, c.Patch = nil, nil, nil, nil
+	c.Before, c.After, c.Changed = nil, nil, nil
 	c.Withheld = fmt.Sprintf("bodies withheld because the change cannot be shaped: %v", err)
 }
 
@@ -378,11 +377,9 @@ func (r *rule) applyFields(c *event.Change, last []byte) error {
 // describeUpdate sets the configured description of the differences.
 func (r *rule) describeUpdate(c *event.Change, last []byte) {
 	switch r.changed {
-	case changedMerge:
-		c.Patch = diff.MergePatch(last, c.After)
-	case changedPatch:
-		c.Patch = diff.JSONPatch(last, c.After)
+	case changedValues:
+		c.Changed = diff.Values(last, c.After)
 	case changedPaths:
-		c.Changed = diff.Pointers(last, c.After)
+		c.Changed = diff.Paths(last, c.After)
 	}
 }

@@ -55,7 +55,7 @@ func TestSummaryUnderAnotherKeyIsLost(t *testing.T) {
 
 func TestFirstChangeUnderAnotherRedactionIsMarked(t *testing.T) {
 	full := func(redact, scope string, paths ...string) Policy {
-		return Policy{Redact: redact, HMAC: HashOptions{Scope: scope}, RedactPaths: paths, Before: "full", Changed: "jsonPatch"}
+		return Policy{Redact: redact, HMAC: HashOptions{Scope: scope}, RedactPaths: paths, Before: "full", Changed: "values"}
 	}
 	for name, c := range map[string]struct {
 		from, to Policy
@@ -70,18 +70,18 @@ func TestFirstChangeUnderAnotherRedactionIsMarked(t *testing.T) {
 		"another path":         {full(Mask, ""), full(Mask, "", "immutable"), oneKey, true},
 		"shown before":         {full(None, ""), full(Mask, ""), oneKey, true},
 		"shown from now on":    {full(Mask, ""), full(None, ""), oneKey, true},
-		"labels are shown now": {full(Mask, ""), Policy{SecretMetadata: SecretMetadata{Labels: []string{"*"}}, Before: "full", Changed: "jsonPatch"}, oneKey, true},
+		"labels are shown now": {full(Mask, ""), Policy{SecretMetadata: SecretMetadata{Labels: []string{"*"}}, Before: "full", Changed: "values"}, oneKey, true},
 	} {
 		s := newScene(t, c.from)
 		s.shapeChanges(secretWith("hunter"))
 		s.restartWith(c.to, c.key)
 		first := s.shapeChanges(secretWith("hunter"))[0]
-		if first.RedactionChanged != c.flagged || (first.Before == nil) != c.flagged || (first.Patch == nil) != c.flagged {
-			t.Errorf("%s: redactionChanged %v, before %s, patch %s", name, first.RedactionChanged, first.Before, first.Patch)
+		if first.RedactionChanged != c.flagged || (first.Before == nil) != c.flagged || (first.Changed == nil) != c.flagged {
+			t.Errorf("%s: redactionChanged %v, before %s, changed %s", name, first.RedactionChanged, first.Before, first.Changed)
 		}
 		second := s.shapeChanges(secretWith("hunter"))[0]
-		if second.RedactionChanged || !bytes.Equal(second.Before, first.After) || string(second.Patch) != "[]" {
-			t.Errorf("%s: then redactionChanged %v, before %s, patch %s", name, second.RedactionChanged, second.Before, second.Patch)
+		if second.RedactionChanged || !bytes.Equal(second.Before, first.After) || string(second.Changed) != "[]" {
+			t.Errorf("%s: then redactionChanged %v, before %s, changed %s", name, second.RedactionChanged, second.Before, second.Changed)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
 
@@ -124,14 +125,13 @@ var statements = map[string]map[string]string{
 		"Bodies are decoded only for rules": "cost_test.go TestARuleWithoutAFilterNeverDecodesToAMap",
 	},
 	"How much of a change is emitted": {
-		"| `before: full`":             "shaper_test.go TestAnUpdateCarriesTheStateBeforeIt",
-		"| `changed: paths`":           "patch_test.go TestPatchesAreShortAndInTheFormAskedFor; shaper_test.go TestAnUpdateCarriesTheStateBeforeIt",
-		"| `changed: mergePatch`":      "patch_test.go TestAMergePatchThatCannotSetNullIsAJSONPatch",
-		"| `changed: jsonPatch`":       "patch_test.go TestAPatchIsNeverMuchLongerThanTheObject",
-		"| `fields.drop`":              "shaper_test.go TestFieldsAreKeptAndDropped",
-		"| `fields.keep`":              "shaper_test.go TestFieldsAreKeptAndDropped",
-		"`patch` applied to the state": "patch_test.go TestEveryPatchMakesAfterOfBefore; shaper_test.go TestDroppedFieldsAreInNoPatch; shaper_test.go TestFieldsAreKeptAndDropped",
-		"All of these except `fields`": "shaper_test.go TestStoredStatesAreRedacted; shaper_test.go TestDefaultPolicyStoresNoStates; statements_test.go TestAlwaysBeforeAppliesToAllRules",
+		"| `before: full`":                "shaper_test.go TestAnUpdateCarriesTheStateBeforeIt",
+		"| `changed: paths`":              "pkg/shape/diff/list_test.go TestPathsAreThoseOfTheValuesSorted; shaper_test.go TestAnUpdateCarriesTheStateBeforeIt",
+		"| `changed: values`":             "pkg/shape/diff/list_test.go TestEveryDifferenceIsNamedOnceWithItsValues; pkg/shape/diff/list_test.go TestAListOfValuesIsBounded",
+		"| `fields.drop`":                 "shaper_test.go TestFieldsAreKeptAndDropped",
+		"| `fields.keep`":                 "shaper_test.go TestFieldsAreKeptAndDropped",
+		"The values applied to the state": "pkg/shape/diff/list_test.go TestEveryListMakesAfterOfBefore; shaper_test.go TestDroppedFieldsAreInNoList; shaper_test.go TestFieldsAreKeptAndDropped",
+		"All of these except `fields`":    "shaper_test.go TestStoredStatesAreRedacted; shaper_test.go TestDefaultPolicyStoresNoStates; statements_test.go TestAlwaysBeforeAppliesToAllRules",
 	},
 	"Where changes go": {
 		"Without routes every change": "route_test.go TestTheFirstRouteThatMatchesDecides; internal/app/routing_test.go TestRoutingIDChangesWithRoutes",
@@ -278,8 +278,8 @@ func TestModesShowChangesOfRedactedValues(t *testing.T) {
 		s := newScene(t, Policy{Redact: mode, Changed: changedPaths})
 		s.shapeChanges(secretWith("aHVudGV"))
 		got := s.shapeChanges(secretWith("aHVudGVy"))
-		if len(got) != 1 || slices.Contains(got[0].Changed, "/data/p") != want.shown {
-			t.Fatalf("%s: emitted %d, changed %v", mode, len(got), got[0].Changed)
+		if len(got) != 1 || strings.Contains(string(got[0].Changed), `"/data/p"`) != want.shown {
+			t.Fatalf("%s: emitted %d, changed %s", mode, len(got), got[0].Changed)
 		}
 		member := `"p":` + want.value
 		if want.value == "" {
@@ -324,20 +324,39 @@ func TestStoredChangesFollowTheCurrentRules(t *testing.T) {
 	}
 }
 
-// TestAStoredChangeNamesNoPathThatItsBodiesHide: changed is what the two states show, and is left out without the state
-// before.
-func TestAStoredChangeNamesNoPathThatItsBodiesHide(t *testing.T) {
-	s, err := New([]Policy{{RedactPaths: []string{"spec.token"}}}, Options{RuleOf: func(event.Resource) (int, bool) { return 0, true }})
+// TestAStoredChangeNamesNothingThatItsBodiesHide: changed is what the two states show. Without the state before, paths are
+// left out; values are masked, since they show that state too, also where the state after has nothing to hide any more.
+func TestAStoredChangeNamesNothingThatItsBodiesHide(t *testing.T) {
+	s, err := New([]Policy{{RedactPaths: []string{"spec.token", "spec.env[*].value"}}}, Options{RuleOf: func(event.Resource) (int, bool) { return 0, true }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for before, want := range map[string]string{`{"spec":{"token":"old","n":1}}`: "[/spec/n] []", "": "[] [changed]"} {
-		c := updatedTo(deployment, `{"spec":{"token":"new","n":2}}`)
-		if c.Changed = []string{"/spec/n", "/spec/token"}; before != "" {
-			c.Before = []byte(before)
+	const before, after = `{"spec":{"token":"old","n":1}}`, `{"spec":{"token":"new","n":2}}`
+	for name, c := range map[string]struct{ before, after, stored, changed string }{
+		"paths and before":    {before, after, `["/spec/n","/spec/token"]`, `["/spec/n"]`},
+		"paths alone":         {"", after, `["/spec/n","/spec/token"]`, `omitted`},
+		"values and before":   {before, after, string(diff.Values([]byte(before), []byte(after))), `[{"path":"/spec/n","from":1,"to":2}]`},
+		"values alone":        {"", after, string(diff.Values([]byte(before), []byte(after))), `[{"path":"/spec/n","from":1,"to":2}]`},
+		"only the past hides": {"", `{"spec":{"n":2}}`, `[{"path":"/spec/token","from":"old"},{"path":"/spec/n","from":1,"to":2}]`, `[{"path":"/spec/n","from":1,"to":2},{"path":"/spec/token","from":"***"}]`},
+		"values in items": {"", `{"spec":{"env":[{"name":"new","value":"a"},{"name":"b","value":"x"}]}}`,
+			`[{"path":"/spec/env/[name=old]","from":{"name":"old","value":"o"},"index":1},{"path":"/spec/env/[name=b]/value","from":"y","to":"x"},{"path":"/spec/env/[name=new]","to":{"name":"new","value":"a"},"index":0}]`,
+			`[{"path":"/spec/env/[name=old]","from":{"name":"old","value":"***"},"index":1},{"path":"/spec/env/[name=new]","to":{"name":"new","value":"***"},"index":0}]`},
+		"values too long": {"", after, `[{"path":"/spec/token","omitted":["from","to"]}]`, `omitted`},
+		"nothing to hide": {"", `{"spec":{"n":2}}`, `[{"path":"/spec/n","from":1,"to":2}]`, `[{"path":"/spec/n","from":1,"to":2}]`},
+	} {
+		change := updatedTo(deployment, c.after)
+		if change.Changed = []byte(c.stored); c.before != "" {
+			change.Before = []byte(c.before)
 		}
-		if s.RedactStoredChange(c); fmt.Sprint(c.Changed, c.Omitted) != want {
-			t.Errorf("before %s: changed and omitted are %v %v, want %s", before, c.Changed, c.Omitted, want)
+		changed, got := s.RedactStoredChange(change), string(change.Changed)
+		if slices.Contains(change.Omitted, "changed") {
+			got += "omitted"
+		}
+		if got != c.changed || changed == (name == "nothing to hide") || (change.Before == nil) != (c.before == "") {
+			t.Errorf("%s: changed is %s, want %s; before %s, rewritten %v", name, got, c.changed, change.Before, changed)
+		}
+		if s.RedactStoredChange(change) {
+			t.Errorf("%s: it changes again", name)
 		}
 	}
 }

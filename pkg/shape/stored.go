@@ -173,14 +173,19 @@ func (s *Shaper) redactStored(body []byte, of subject) (redacted []byte, err err
 }
 
 // RedactStoredChange redacts, in place, a journaled change according to the current rules, and reports whether it changed
-// anything. Values that are already redacted stay unchanged. If only metadata is read by now, the rest is removed. A patch
-// is removed if the states it refers to changed. A change that cannot be redacted loses its bodies, as in
-// [Shaper.WrapAppend].
+// anything. Values that are already redacted stay unchanged. If only metadata is read by now, the rest is removed. What it
+// changed is compared again. A change that cannot be redacted loses its bodies, as in [Shaper.WrapAppend].
 func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 	if c.Type.IsControl() {
 		return false
 	}
-	after := c.After
+	if c.Before == nil && c.HasValues() { // they show the state before, which is redacted like any other
+		var err error
+		if c.Before, err = diff.Revert(c.After, c.Changed); err != nil {
+			changed = true
+		}
+		defer func() { c.Before = nil }()
+	}
 	target := subject{resource: c.Resource, key: objectKey(c), identity: identityOf(c), stored: true}
 	for _, body := range [...]*[]byte{&c.Before, &c.After, &c.Before} { // each may hold what is copied in the other
 		if *body == nil {
@@ -197,17 +202,17 @@ func (s *Shaper) RedactStoredChange(c *event.Change) (changed bool) {
 	if !changed {
 		return false
 	}
-	if len(c.Changed) > 0 && c.Before != nil && c.After != nil {
-		c.Changed = diff.Pointers(c.Before, c.After)
-	} else if len(c.Changed) > 0 { // which of them show no more is unknown without the state before
+	switch {
+	case len(c.Changed) == 0:
+	case c.Before == nil || c.After == nil: // which of them show no more is unknown without the state before
 		c.Changed = nil
 		markOmitted(c, "changed")
+	case c.HasValues():
+		c.Changed = diff.Values(c.Before, c.After)
+	default:
+		c.Changed = diff.Paths(c.Before, c.After)
 	}
 	c.RedactionChanged = claimsDifference(c.Type)
-	if len(c.Patch) > 0 && !bytes.Equal(after, c.After) {
-		c.Patch = nil
-		markOmitted(c, "patch")
-	}
 	return true
 }
 

@@ -11,7 +11,7 @@ import (
 const maxAnnotationBytes = 1 << 10
 
 // TruncateOnce applies the next truncation step to a change that a destination rejected as too large. It returns a copy, or
-// false if no step is left. The steps are: remove before, changed and patch of an update; remove status and long
+// false if no step is left. The steps are: remove before and changed of an update; remove status and long
 // annotations; remove all except identity, labels and other metadata. The removed members are added to Omitted; Change.ID
 // stays the same. TruncateOnce is pure, so repeating the steps gives the same results.
 func TruncateOnce(c *event.Change) (*event.Change, bool) {
@@ -23,10 +23,6 @@ func TruncateOnce(c *event.Change) (*event.Change, bool) {
 	} else if len(c.Before) > 0 {
 		d.Before = nil
 		markOmitted(&d, "before")
-	}
-	if len(c.Patch) > 0 {
-		d.Patch = nil
-		markOmitted(&d, "patch")
 	}
 	if len(c.Changed) > 0 {
 		d.Changed = nil

@@ -14,16 +14,16 @@ const heavy = `{"apiVersion":"v1","kind":"X","metadata":{"name":"a","annotations
 func TestTruncationRemovesMembersStepByStep(t *testing.T) {
 	body := fmt.Sprintf(heavy, strings.Repeat("x", 2000))
 	c := updatedTo(deployment, body)
-	c.Before, c.Patch, c.Changed = []byte(`{}`), []byte(`[]`), []string{"/spec"}
+	c.Before, c.Changed = []byte(`{}`), []byte(`["/spec"]`)
 	want := []string{
-		"[before patch changed] " + body,
-		`[before patch changed metadata.annotations status] {"apiVersion":"v1","kind":"X","metadata":{"name":"a","annotations":{"short":"y"},"labels":{"l":"m"}},"spec":{"n":1}}`,
-		`[before patch changed metadata.annotations status spec] {"apiVersion":"v1","kind":"X","metadata":{"name":"a","labels":{"l":"m"}}}`,
+		"[before changed] " + body,
+		`[before changed metadata.annotations status] {"apiVersion":"v1","kind":"X","metadata":{"name":"a","annotations":{"short":"y"},"labels":{"l":"m"}},"spec":{"n":1}}`,
+		`[before changed metadata.annotations status spec] {"apiVersion":"v1","kind":"X","metadata":{"name":"a","labels":{"l":"m"}}}`,
 	}
 	whole := c.Clone()
 	var steps []string
 	for next, ok := TruncateOnce(c); ok; next, ok = TruncateOnce(next) {
-		if next.ID() != c.ID() || next.Before != nil || next.Patch != nil || next.Changed != nil {
+		if next.ID() != c.ID() || next.Before != nil || next.Changed != nil {
 			t.Errorf("%+v", next)
 		}
 		steps = append(steps, fmt.Sprint(next.Omitted, " ", string(next.After)))
@@ -61,8 +61,8 @@ func FuzzTruncateOnce(f *testing.F) {
 	f.Add([]byte(`{"status":1,"metadata":{"annotations":{}},"a":[]}`), false)
 	f.Fuzz(func(t *testing.T, body []byte, deleted bool) {
 		c := updatedTo(deployment, string(body))
-		if c.Before, c.Patch = []byte("{}"), []byte("{}"); deleted {
-			c.Type, c.Before, c.After, c.Patch = event.Deleted, body, nil, nil
+		if c.Before, c.Changed = []byte("{}"), []byte(`["/a"]`); deleted {
+			c.Type, c.Before, c.After, c.Changed = event.Deleted, body, nil, nil
 		}
 		for steps := 0; ; steps++ {
 			next, ok := TruncateOnce(c)

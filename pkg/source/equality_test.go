@@ -63,8 +63,8 @@ var options = []option{
 		Policy: shape.Policy{Fields: shape.Fields{Drop: []string{"metadata.annotations"}}}},
 	{keys: "include name, changed paths", path: "api/v1/serviceaccounts", want: 5,
 		Rule: selection.Rule{Select: []string{"serviceaccounts"}, Namespaces: onlyA}, Policy: shape.Policy{Changed: "paths"}},
-	{keys: "include names, changed mergePatch", path: "api/v1/resourcequotas", want: 10,
-		Rule: selection.Rule{Select: []string{"resourcequotas"}, Namespaces: both}, Policy: shape.Policy{Changed: "mergePatch"}},
+	{keys: "include names, changed values", path: "api/v1/resourcequotas", want: 10,
+		Rule: selection.Rule{Select: []string{"resourcequotas"}, Namespaces: both}, Policy: shape.Policy{Changed: "values"}},
 	{keys: "include glob, exclude name, fields.keep", path: "api/v1/limitranges", want: 5,
 		Rule:   selection.Rule{Select: []string{"limitranges"}, Namespaces: selection.Namespaces{Include: []string{"eq-*"}, Exclude: []string{"eq-b"}}},
 		Policy: shape.Policy{Fields: shape.Fields{Keep: []string{"metadata.labels"}}}},
@@ -86,8 +86,8 @@ var options = []option{
 	{keys: "capture metadata, redact drop", path: "apis/discovery.k8s.io/v1/endpointslices", body: `,"addressType":"IPv4","endpoints":[]`, want: 10,
 		Rule:   selection.Rule{Select: []string{"endpointslices.discovery.k8s.io"}, Capture: selection.CaptureMetadata, Namespaces: both},
 		Policy: shape.Policy{Redact: "drop", RedactPaths: []string{"metadata.annotations.note"}}},
-	{keys: "cluster-scoped, labelSelector, changed jsonPatch", path: "apis/node.k8s.io/v1/runtimeclasses", body: `,"handler":"h"`, cluster: true, want: 3,
-		Rule: selection.Rule{Select: []string{"runtimeclasses.node.k8s.io"}, LabelSelector: "color=red"}, Policy: shape.Policy{Changed: "jsonPatch"}},
+	{keys: "cluster-scoped, labelSelector, changed paths", path: "apis/node.k8s.io/v1/runtimeclasses", body: `,"handler":"h"`, cluster: true, want: 3,
+		Rule: selection.Rule{Select: []string{"runtimeclasses.node.k8s.io"}, LabelSelector: "color=red"}, Policy: shape.Policy{Changed: "paths"}},
 }
 
 // testEveryWayOfReading reads all options in every way: the table that a consumer has afterwards is the one that a first

@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/values"
 )
 
 // theLast is created last of all.
@@ -29,7 +30,7 @@ func TestStreamRebuildsEtcdAtEveryRevision(t *testing.T) {
 	s := newFixture(t, []workload.Kind{workload.Widgets}, func(settings *exporter.Settings) {
 		settings.Rule = map[string]any{
 			"labelSelector": workload.SelectedLabel + "=yes", "namespaces": map[string]any{"include": []string{settings.Stream}},
-			"before": "full", "changed": "mergePatch",
+			"before": "full", "changed": "values",
 		}
 	})
 	seed := newRandom(t).Uint64()
@@ -215,38 +216,18 @@ func plain(t *testing.T, body []byte) map[string]any {
 	return o
 }
 
-// patched checks that an update's merge patch makes after of before, and counts it.
+// patched checks that what an update lists as changed makes after of before, and counts it.
 func (s *fixture) patched(r bus.Record) int {
 	s.t.Helper()
-	var c struct{ Patch map[string]any }
-	if r.Type != "updated" || r.Before == nil || json.Unmarshal(r.Payload, &c) != nil || c.Patch == nil {
+	var c struct{ Changed []any }
+	if r.Type != "updated" || r.Before == nil || json.Unmarshal(r.Payload, &c) != nil || c.Changed == nil {
 		return 0
 	}
 	var before, after any
 	s.must(json.Unmarshal(r.Before, &before))
 	s.must(json.Unmarshal(r.After, &after))
-	if got := merge(before, c.Patch); !reflect.DeepEqual(got, after) {
-		s.t.Fatalf("%s: the patch %v makes %v of what was before, want %v", r.ID, c.Patch, got, after)
+	if got, err := values.Apply(before, c.Changed); err != nil || !reflect.DeepEqual(got, after) {
+		s.t.Fatalf("%s: %v makes %v of what was before (%v), want %v", r.ID, c.Changed, got, err, after)
 	}
 	return 1
-}
-
-// merge applies a merge patch (RFC 7396, section 2).
-func merge(target, patch any) any {
-	members, isObject := patch.(map[string]any)
-	if !isObject {
-		return patch
-	}
-	result, isObject := target.(map[string]any)
-	if !isObject {
-		result = map[string]any{}
-	}
-	for name, value := range members {
-		if value == nil {
-			delete(result, name)
-		} else {
-			result[name] = merge(result[name], value)
-		}
-	}
-	return result
 }

@@ -58,7 +58,7 @@ func (e *edited) edit(sort int, r *rand.Rand) string {
 		e.widgets = !e.widgets
 		return fmt.Sprintf("widgets selected: %v", e.widgets)
 	case 1:
-		e.changed = map[string]string{"none": "paths", "paths": "mergePatch", "mergePatch": "none"}[e.changed]
+		e.changed = map[string]string{"none": "paths", "paths": "values", "values": "none"}[e.changed]
 		return "changed: " + e.changed
 	case 2:
 		e.lanes = 64 + 128 - e.lanes

@@ -188,7 +188,7 @@ func noSecretIsSeen(t *testing.T, mode string) {
 	s := newFixture(t, nil, func(settings *exporter.Settings) {
 		settings.Select, dir, journal = []string{"*"}, settings.Dir, settings.JournalDir()
 		settings.Rule = map[string]any{
-			"redact": mode, "redactPaths": []string{"spec.template.spec.containers[*].env[*].value"}, "before": "full", "changed": "jsonPatch",
+			"redact": mode, "redactPaths": []string{"spec.template.spec.containers[*].env[*].value"}, "before": "full", "changed": "values",
 		}
 		settings.Redaction = map[string]any{"key": redactionKey}
 	})
@@ -373,7 +373,7 @@ func TestChangedRedactionLeavesNoPlaintext(t *testing.T) {
 	var settings exporter.Settings
 	s := newFixture(t, nil, func(given *exporter.Settings) {
 		given.Resources = []map[string]any{
-			{"select": []string{"secrets"}, "redact": "none", "before": "full", "changed": "jsonPatch"}, {"select": []string{"configmaps"}},
+			{"select": []string{"secrets"}, "redact": "none", "before": "full", "changed": "values"}, {"select": []string{"configmaps"}},
 		}
 		settings = *given
 	})
@@ -396,7 +396,7 @@ func TestChangedRedactionLeavesNoPlaintext(t *testing.T) {
 	before := len(s.buses[0].records)
 
 	settings.Resources = []map[string]any{
-		{"select": []string{"secrets"}, "redact": "hmac", "before": "full", "changed": "jsonPatch"}, {"select": []string{"configmaps"}},
+		{"select": []string{"secrets"}, "redact": "hmac", "before": "full", "changed": "values"}, {"select": []string{"configmaps"}},
 	}
 	settings.Redaction = map[string]any{"key": redactionKey}
 	s.acceptEverything() // what is left goes there, too
@@ -461,16 +461,16 @@ func (s *fixture) judgeRedactionChanges(records []bus.Record) {
 		var c struct {
 			RedactionChanged bool
 			Class            string
-			Patch, Before    json.RawMessage
+			Changed, Before  json.RawMessage
 		}
 		s.must(json.Unmarshal(r.Payload, &c))
 		seen[r.Name]++
 		first := seen[r.Name] == 1
-		if c.RedactionChanged != first || (c.Before == nil) != first || (c.Patch == nil) != first {
-			s.t.Errorf("update %d of %s: redactionChanged %v, before %s, patch %s", seen[r.Name], r.Name, c.RedactionChanged, c.Before, c.Patch)
+		if c.RedactionChanged != first || (c.Before == nil) != first || (c.Changed == nil) != first {
+			s.t.Errorf("update %d of %s: redactionChanged %v, before %s, changed %s", seen[r.Name], r.Name, c.RedactionChanged, c.Before, c.Changed)
 		}
-		if !first && (c.Class != "metadata" || strings.Contains(string(c.Patch), "/data")) {
-			s.t.Errorf("a label of %s changed, and class is %q, patch %s", r.Name, c.Class, c.Patch)
+		if !first && (c.Class != "metadata" || strings.Contains(string(c.Changed), "/data")) {
+			s.t.Errorf("a label of %s changed, and class is %q, changed %s", r.Name, c.Class, c.Changed)
 		}
 	}
 	if len(seen) != plainSecrets {
@@ -487,7 +487,7 @@ func TestARotatedValueStaysHiddenInAnAnnotation(t *testing.T) {
 		return func(given *exporter.Settings) {
 			given.File = file
 			given.Resources = []map[string]any{
-				{"select": []string{"configmaps"}, "redactPaths": append(paths, "data.password"), "before": "full", "changed": "jsonPatch"},
+				{"select": []string{"configmaps"}, "redactPaths": append(paths, "data.password"), "before": "full", "changed": "values"},
 			}
 			settings = *given
 		}

@@ -81,7 +81,7 @@ func RandomChange(r *rand.Rand) *event.Change {
 		}
 	}
 	if r.IntN(3) == 0 {
-		c.Changed, c.Patch = list(), append([]byte{}, str()...)
+		c.Changed = append([]byte{}, str()...)
 	}
 	if r.IntN(3) == 0 {
 		c.Omitted, c.Withheld = list(), str()

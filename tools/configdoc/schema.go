@@ -23,7 +23,7 @@ var allowedValues = map[string][]string{
 	"resources[].redact":      {"mask", "hmac", "drop", "none"},
 	"resources[].hmac.scope":  {"object", "global"},
 	"resources[].before":      {"none", "full"},
-	"resources[].changed":     {"none", "paths", "mergePatch", "jsonPatch"},
+	"resources[].changed":     {"none", "paths", "values"},
 	"sinks[].format":          {"json", "cloudevents", "cloudevents-structured", "debezium", "upsert"},
 	"sinks[].onOversize":      {"reduce", "deadLetter"},
 	"journal.sync":            {"always", "interval"},

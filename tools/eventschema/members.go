@@ -106,11 +106,9 @@ var nativeMembers = []Member{
 	{Name: "deadLetter", Type: "object", schema: deadLetterSchema,
 		Meaning: "only in a dead-letter topic: the `sink` that could not deliver the change, and the `reason`"},
 	{Name: "omitted", Type: "array", onTypes: orReplayed(objectTypes), schema: namesSchema, Meaning: "members omitted because the destination rejected the change as too large: `before`, `status`, …"},
-	{Name: "changed", Type: "array", onTypes: orReplayed([]string{"updated"}), schema: pathsSchema,
-		Meaning: "if configured: JSON Pointers ([RFC 6901](https://www.rfc-editor.org/rfc/rfc6901)) of the differences, sorted"},
-	{Name: "patch", Type: "object or array", onTypes: orReplayed([]string{"updated"}), schema: node{{"type", []string{"object", "array"}}},
-		Meaning: "if configured: turns the previous state into `after`. An object is a merge patch " +
-			"([RFC 7396](https://www.rfc-editor.org/rfc/rfc7396)), an array a JSON Patch ([RFC 6902](https://www.rfc-editor.org/rfc/rfc6902))"},
+	{Name: "changed", Type: "array", onTypes: orReplayed([]string{"updated"}), schema: changedSchema,
+		Meaning: "if configured: where `after` differs from the previous state, as JSON Pointers ([RFC 6901](https://www.rfc-editor.org/rfc/rfc6901)) or " +
+			"as objects of `path`, `from` and `to`, see [Changed values](#changed-values)"},
 	{Name: "before", Type: "object", onTypes: orReplayed([]string{"deleted", "updated"}), schema: objectSchema,
 		Meaning: "on `deleted`: the final state, as the API server sent it, absent if it was not seen. On `updated`: the previous state, if configured"},
 	{Name: "after", Type: "object", onTypes: orReplayed(existingTypes), requiredOn: existingTypes, schema: objectSchema,
@@ -160,8 +158,13 @@ var (
 	deadLetterSchema = node{{"properties", node{
 		{"sink", nonEmptyText("name of the sink")}, {"reason", textNode("for display")},
 	}}, {"required", []string{"sink", "reason"}}}
-	namesSchema  = node{{"items", node{{"type", "string"}, {"minLength", 1}}}, {"minItems", 1}, {"uniqueItems", true}}
-	pathsSchema  = node{{"items", node{{"type", "string"}, {"format", "json-pointer"}}}, {"minItems", 1}, {"uniqueItems", true}}
+	namesSchema   = node{{"items", node{{"type", "string"}, {"minLength", 1}}}, {"minItems", 1}, {"uniqueItems", true}}
+	changedSchema = node{{"items", node{{"type", []string{"string", "object"}}, {"format", "json-pointer"}, {"properties", node{
+		{"path", textNode("JSON Pointer").withMembers(member{"format", "json-pointer"})},
+		{"from", node{{"description", "the value before; absent if there was none"}}}, {"to", node{{"description", "the value after; absent if there is none"}}},
+		{"index", node{{"type", "integer"}, {"minimum", 0}, {"description", "place of an item with keys that was added or removed"}}},
+		{"omitted", node{{"items", node{{"enum", []string{"from", "to"}}}}, {"minItems", 1}, {"description", "values that are left out because they are too long"}}},
+	}}, {"required", []string{"path"}}, {"additionalProperties", false}}}, {"uniqueItems", true}}
 	objectSchema = node{{"properties", node{
 		{"apiVersion", textNode("group and version")}, {"kind", textNode("kind of the object")},
 		{"metadata", node{{"type", "object"}, {"properties", node{

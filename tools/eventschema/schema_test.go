@@ -251,7 +251,7 @@ func anyChange(r *rand.Rand) *event.Change {
 	if c.Type == event.Updated {
 		c.Class = event.Class(pickValue(r, "", "deleting", "spec", "status", "metadata"))
 		if maybe() {
-			c.Before, c.Changed, c.Patch = body, []string{"/a~1b/0"}, []byte(pickValue(r, `{"n":1}`, `[{"op":"remove","path":"/n"}]`))
+			c.Before, c.Changed = body, []byte(pickValue(r, `[]`, `["/a~1b/0"]`, `[{"path":"/l/[name=a~1b]","from":null,"index":0},{"path":"","omitted":["from","to"]}]`))
 		}
 	}
 	return c
@@ -271,7 +271,7 @@ func pickValue(r *rand.Rand, values ...string) string { return values[r.IntN(len
 // TestAStrictSchemaCanFail ensures that validation detects errors.
 func TestAStrictSchemaCanFail(t *testing.T) {
 	c := anyChange(rand.New(rand.NewPCG(1, 1)))
-	c.Type, c.Snapshot, c.Gap, c.Class, c.Patch, c.Changed = event.Added, nil, nil, "", nil, nil
+	c.Type, c.Snapshot, c.Gap, c.Class, c.Changed = event.Added, nil, nil, "", nil
 	c.Name, c.Delta, c.ResourceVersion, c.Before, c.After = "web", event.DeltaAdded, "7", nil, []byte(`{}`)
 	c.Watermark, c.Attribution, c.Replay, c.Cluster, c.FinalStateUnknown, c.Left, c.Pass = nil, nil, nil, "prod", false, false, ""
 	good := string(format.AppendJSON(nil, c))

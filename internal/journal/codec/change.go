@@ -45,8 +45,7 @@ var changeParts = [...]changePart{
 		func(f *changeCoder, c *event.Change) { form.CodeEnum(&f.Coder, classCodes, &c.Class) },
 	},
 	structPart(func(c *event.Change) **event.SnapshotInfo { return &c.Snapshot }, codeSnapshot),
-	listPart(func(c *event.Change) *[]string { return &c.Changed }),
-	bodyPart(func(c *event.Change) *[]byte { return &c.Patch }),
+	bodyPart(func(c *event.Change) *[]byte { return &c.Changed }),
 	textPart(func(c *event.Change) *string { return &c.Pass }),
 	boolPart(func(c *event.Change) *bool { return &c.FinalStateUnknown }),
 	boolPart(func(c *event.Change) *bool { return &c.Left }),
@@ -208,7 +207,7 @@ func appendRaw(b, meta []byte, changes []*event.Change) []byte {
 	b = binary.AppendUvarint(b, uint64(len(meta)))
 	b = append(b, meta...)
 	for _, c := range changes {
-		b = append(append(append(b, c.Before...), c.After...), c.Patch...)
+		b = append(append(append(b, c.Before...), c.After...), c.Changed...)
 	}
 	return b
 }

@@ -149,22 +149,22 @@ func (f *changeReader) showChange(ctx context.Context, text string) error {
 
 // changeFacts are those members of the native format that are shown.
 type changeFacts struct {
-	Type              event.Type     `json:"type"`
-	Cluster           string         `json:"cluster"`
-	Group             string         `json:"group"`
-	Version           string         `json:"version"`
-	Resource          string         `json:"resource"`
-	Kind              string         `json:"kind"`
-	Namespace         string         `json:"namespace"`
-	Name              string         `json:"name"`
-	UID               string         `json:"uid"`
-	ObservedAt        time.Time      `json:"observedAt"`
-	Coalesced         bool           `json:"coalesced"`
-	FinalStateUnknown bool           `json:"finalStateUnknown"`
-	Class             event.Class    `json:"class"`
-	Changed           []string       `json:"changed"`
-	Actor             *event.Actor   `json:"actor"`
-	Gap               *event.GapInfo `json:"gap"`
+	Type              event.Type      `json:"type"`
+	Cluster           string          `json:"cluster"`
+	Group             string          `json:"group"`
+	Version           string          `json:"version"`
+	Resource          string          `json:"resource"`
+	Kind              string          `json:"kind"`
+	Namespace         string          `json:"namespace"`
+	Name              string          `json:"name"`
+	UID               string          `json:"uid"`
+	ObservedAt        time.Time       `json:"observedAt"`
+	Coalesced         bool            `json:"coalesced"`
+	FinalStateUnknown bool            `json:"finalStateUnknown"`
+	Class             event.Class     `json:"class"`
+	Changed           json.RawMessage `json:"changed"`
+	Actor             *event.Actor    `json:"actor"`
+	Gap               *event.GapInfo  `json:"gap"`
 }
 
 func (f *changeFacts) toChange() *event.Change {

@@ -93,7 +93,7 @@ func TestARunningExporterIsWatchedThroughItsRestart(t *testing.T) {
 	notes.await(t, "watching the exporter")
 
 	change := updated("", "")
-	change.Changed = []string{"/spec/replicas"}
+	change.Changed = []byte(`["/spec/replicas"]`)
 	other, quiet := *change, *change
 	other.Resource.Resource, quiet.Name = "pods", "quiet"
 	for _, c := range []*event.Change{&other, &quiet, change} {

@@ -2,6 +2,7 @@ package diff
 
 import (
 	"bytes"
+	"errors"
 	"unicode/utf8"
 
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
@@ -11,31 +12,33 @@ import (
 // entry is one member of an object.
 type entry struct {
 	name  []byte // the name, unquoted
-	key   []byte // the name with its quotes, as in the text
 	value []byte
 }
 
-// ambiguousError reports an object that cannot be compared: it has duplicate names or names that are not UTF-8.
-type ambiguousError struct{}
+// errAmbiguous reports an object that cannot be compared.
+var errAmbiguous = errors.New("a duplicate name in one object, or a name that is not UTF-8")
 
-func (ambiguousError) Error() string {
-	return "a duplicate name in one object, or a name that is not UTF-8"
+// skipValue skips the value that starts at i. It validates members of the whole value, at depth 0, with all that is in them.
+func skipValue(b []byte, i, depth int) int {
+	if depth == 0 {
+		return rawjson.SkipValue(b, i, 0)
+	}
+	return rawjson.SkipTrustedValue(b, i)
 }
 
 // entriesOf appends the members of an object to buffer.
-func entriesOf(object []byte, buffer []entry) ([]entry, error) {
+func entriesOf(object []byte, buffer []entry, depth int) ([]entry, error) {
 	var seen rawjson.Names
 	m := rawjson.EnterObject(object, 0)
 	for m.Next() {
 		start := m.I
-		if m.I = rawjson.SkipValue(object, start, 0); m.I < 0 {
+		if m.I = skipValue(object, start, depth); m.I < 0 {
 			break
 		}
 		if seen.IsDuplicate(m.Key) || !utf8.Valid(m.Key) {
-			return nil, ambiguousError{}
+			return nil, errAmbiguous
 		}
-		end := rawjson.SkipString(object, m.Start)
-		buffer = append(buffer, entry{name: m.Key, key: object[m.Start:end], value: object[start:m.I]})
+		buffer = append(buffer, entry{name: m.Key, value: object[start:m.I]})
 	}
 	if m.I < 0 {
 		return nil, rawjson.MalformedAt(object, m.I)
@@ -44,12 +47,12 @@ func entriesOf(object []byte, buffer []entry) ([]entry, error) {
 }
 
 // elementsOf returns the elements of an array.
-func elementsOf(array []byte) ([][]byte, error) {
+func elementsOf(array []byte, depth int) ([][]byte, error) {
 	var all [][]byte
 	e := rawjson.EnterArray(array, 0)
 	for e.Next() {
 		start := e.I
-		if e.I = rawjson.SkipValue(array, start, 0); e.I >= 0 {
+		if e.I = skipValue(array, start, depth); e.I >= 0 {
 			all = append(all, array[start:e.I])
 		}
 	}
@@ -61,25 +64,25 @@ func elementsOf(array []byte) ([][]byte, error) {
 
 // pair is a member in two objects; a value is nil if that object lacks the member.
 type pair struct {
-	entry         // name and key
+	name          []byte
 	before, after []byte
 }
 
 // pairsOf matches the members of two objects: first those of before, in order, then those that only after has.
-func pairsOf(before, after []byte) ([]pair, error) {
+func pairsOf(before, after []byte, depth int) ([]pair, error) {
 	var buffer [2][24]entry
-	was, err := entriesOf(before, buffer[0][:0])
+	was, err := entriesOf(before, buffer[0][:0], depth)
 	if err != nil {
 		return nil, err
 	}
-	is, err := entriesOf(after, buffer[1][:0])
+	is, err := entriesOf(after, buffer[1][:0], depth)
 	if err != nil {
 		return nil, err
 	}
 	at := index{entries: is}
 	pairs := make([]pair, 0, max(len(was), len(is)))
 	for i := range was {
-		p := pair{entry: was[i], before: was[i].value}
+		p := pair{name: was[i].name, before: was[i].value}
 		if k := at.findEntry(was[i].name, i); k >= 0 {
 			p.after, is[k].value = is[k].value, nil
 		}
@@ -87,7 +90,7 @@ func pairsOf(before, after []byte) ([]pair, error) {
 	}
 	for i := range is {
 		if is[i].value != nil {
-			pairs = append(pairs, pair{entry: is[i], after: is[i].value})
+			pairs = append(pairs, pair{name: is[i].name, after: is[i].value})
 		}
 	}
 	return pairs, nil
@@ -125,11 +128,15 @@ func isArray(v []byte) bool  { return len(v) > 0 && v[0] == '[' }
 
 // equalScalars reports whether two scalars with different spellings are equal, which only strings can be.
 func equalScalars(a, b []byte) bool {
-	return a[0] == '"' && b[0] == '"' && bytes.Equal(rawjson.Unquote(a), rawjson.Unquote(b))
+	if a[0] != '"' || b[0] != '"' {
+		return false
+	}
+	text := rawjson.Unquote(a)
+	return bytes.Equal(text, rawjson.Unquote(b)) && isExact(text)
 }
 
-// equalValues reports whether two values are equal, regardless of the order of members and of white space.
-func equalValues(a, b []byte, depth int) (bool, error) { return equalExcept(a, b, nil, depth) }
+// isExact reports whether no other string has this text: half of a surrogate pair is read as U+FFFD.
+func isExact(text []byte) bool { return !bytes.ContainsRune(text, utf8.RuneError) }
 
 // EqualExcept reports whether two values differ at most at the paths of the tree.
 func EqualExcept(a, b []byte, t *path.Tree) (bool, error) { return equalExcept(a, b, t, 0) }
@@ -141,7 +148,7 @@ func equalExcept(a, b []byte, t *path.Tree, depth int) (bool, error) {
 	case depth > maxDepth:
 		return false, nil
 	case isObject(a) && isObject(b):
-		pairs, err := pairsOf(a, b)
+		pairs, err := pairsOf(a, b, depth)
 		if err != nil {
 			return false, err
 		}
@@ -159,7 +166,7 @@ func equalExcept(a, b []byte, t *path.Tree, depth int) (bool, error) {
 		}
 		return true, nil
 	case isArray(a) && isArray(b):
-		was, is, err := elementsOfBoth(a, b)
+		was, is, err := elementsOfBoth(a, b, depth)
 		if err != nil || len(was) != len(is) {
 			return false, err
 		}
@@ -186,18 +193,18 @@ func differsAt(a, b []byte, t *path.Tree, depth int) (bool, error) {
 		if a == nil || b == nil {
 			return true, nil
 		}
-		ok, err := equalValues(a, b, depth)
+		ok, err := equalExcept(a, b, nil, depth)
 		return !ok, err
 	case isArray(a) || isArray(b):
 		return elementsDiffer(a, b, t, depth)
 	}
 	if !isObject(a) {
-		a = nil
+		a = []byte("{}")
 	}
 	if !isObject(b) {
-		b = nil
+		b = []byte("{}")
 	}
-	pairs, err := pairsOf(orDefault(a, "{}"), orDefault(b, "{}"))
+	pairs, err := pairsOf(a, b, depth)
 	if err != nil {
 		return false, err
 	}
@@ -220,7 +227,7 @@ func elementsDiffer(a, b []byte, t *path.Tree, depth int) (bool, error) {
 			}
 		}
 	}
-	was, is, err := elementsOfBoth(orEmptyArray(a), orEmptyArray(b))
+	was, is, err := elementsOfBoth(orEmptyArray(a), orEmptyArray(b), depth)
 	if err != nil {
 		return false, err
 	}
@@ -232,9 +239,9 @@ func elementsDiffer(a, b []byte, t *path.Tree, depth int) (bool, error) {
 	return false, nil
 }
 
-func elementsOfBoth(a, b []byte) (was, is [][]byte, err error) {
-	if was, err = elementsOf(a); err == nil {
-		is, err = elementsOf(b)
+func elementsOfBoth(a, b []byte, depth int) (was, is [][]byte, err error) {
+	if was, err = elementsOf(a, depth); err == nil {
+		is, err = elementsOf(b, depth)
 	}
 	return was, is, err
 }
@@ -244,13 +251,6 @@ func elementAt(all [][]byte, i int) []byte {
 		return all[i]
 	}
 	return nil
-}
-
-func orDefault(v []byte, empty string) []byte {
-	if v == nil {
-		return []byte(empty)
-	}
-	return v
 }
 
 func orEmptyArray(v []byte) []byte {

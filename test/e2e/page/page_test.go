@@ -373,7 +373,7 @@ func TestPageShowsChangedPathsAsTapDoes(t *testing.T) {
 	e, address := start(t)
 	do(ctx, t, chromedp.Navigate(address), until(`document.querySelector("h1.verdict").textContent.includes("eady")`))
 	e.ObserveChange(sameBytes(`{"id":"x/1","type":"updated","group":"apps","resource":"deployments","namespace":"shop","name":"paths","observedAt":"2026-01-02T03:04:05Z","class":"spec",` +
-		`"changed":["/metadata/generation","/metadata/managedFields/0/time","/metadata/resourceVersion","/spec/containers/0/image","/metadata/annotations/a.b~1c"]}`))
+		`"changed":["/metadata/generation","/metadata/managedFields/0/time","/metadata/resourceVersion","/spec/containers/[name=web]/image","/metadata/annotations/a.b~1c"]}`))
 	do(ctx, t, until(`document.getElementById("changes").textContent.includes("shop/paths")`))
 	text := ask(ctx, t, chromedp.Evaluate[string](`document.querySelector("#changes li").textContent`))
 	for _, want := range []string{"spec.containers[0].image", "metadata.annotations[a.b/c]"} {

@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/values"
 )
 
 // checkForms checks that no record mixes the forms of an object: its versions, and whole objects with their metadata.
@@ -26,12 +27,12 @@ func (h *history) checkForms(records []bus.Record) {
 	}
 }
 
-// formError describes what is wrong with the states and the patch of a record that follows others of its object.
+// formError describes what is wrong with the states and the list of a record that follows others of its object.
 func formError(earlier []bus.Record, r bus.Record) string {
 	before, after := decodeState(r.Before), decodeState(r.After)
 	switch {
 	case r.Type != "updated" || before == nil:
-		return patchWithoutBefore(earlier, r)
+		return listWithoutBefore(earlier, r)
 	case before["apiVersion"] != after["apiVersion"]:
 		return "before and after are of different versions"
 	case (before["spec"] == nil) != (after["spec"] == nil):
@@ -40,25 +41,27 @@ func formError(earlier []bus.Record, r bus.Record) string {
 	if last := len(earlier) - 1; earlier[last].Type != "deleted" && versionOf(before) != earlier[last].ResourceVersion {
 		return "before is not the version of the record before, " + earlier[last].ResourceVersion
 	}
-	if patch := patchOf(r); patch != nil {
-		if patched := mergePatch(before, patch); !reflect.DeepEqual(patched, any(after)) {
-			return fmt.Sprintf("the patch makes %v of before", patched)
-		}
+	return listError(before, r)
+}
+
+// listError describes a list of what changed that does not turn a state into that of the record.
+func listError(state map[string]any, r bus.Record) string {
+	var c struct{ Changed []any }
+	if _ = json.Unmarshal(r.Payload, &c); c.Changed == nil {
+		return ""
+	}
+	if got, err := values.Apply(any(state), c.Changed); err != nil || !reflect.DeepEqual(got, any(decodeState(r.After))) {
+		return fmt.Sprintf("changed makes %v of before, %v", got, err)
 	}
 	return ""
 }
 
-// patchWithoutBefore describes a patch that turns no earlier state into that of the record.
-func patchWithoutBefore(earlier []bus.Record, r bus.Record) string {
-	patch := patchOf(r)
+// listWithoutBefore describes a list that turns no earlier state into that of the record.
+func listWithoutBefore(earlier []bus.Record, r bus.Record) string {
 	for _, e := range slices.Backward(earlier) {
-		if patch == nil || len(e.After) == 0 {
-			continue
+		if len(e.After) > 0 {
+			return listError(decodeState(e.After), r)
 		}
-		if patched := mergePatch(decodeState(e.After), patch); !reflect.DeepEqual(patched, any(decodeState(r.After))) {
-			return fmt.Sprintf("the patch makes %v of the state before", patched)
-		}
-		return ""
 	}
 	return ""
 }
@@ -72,32 +75,6 @@ func versionOf(state map[string]any) string {
 	metadata, _ := state["metadata"].(map[string]any)
 	version, _ := metadata["resourceVersion"].(string)
 	return version
-}
-
-// patchOf returns the merge patch of a record; nil if there is none.
-func patchOf(r bus.Record) map[string]any {
-	var record struct{ Patch json.RawMessage }
-	_ = json.Unmarshal(r.Payload, &record)
-	return decodeState(record.Patch)
-}
-
-// mergePatch applies a patch of RFC 7396.
-func mergePatch(target any, patch any) any {
-	changes, isObject := patch.(map[string]any)
-	if !isObject {
-		return patch
-	}
-	members, _ := target.(map[string]any)
-	patched := maps.Clone(members)
-	if patched == nil {
-		patched = map[string]any{}
-	}
-	for name, value := range changes {
-		if patched[name] = mergePatch(patched[name], value); value == nil {
-			delete(patched, name)
-		}
-	}
-	return patched
 }
 
 // applyRulesBy configures rules of a running exporter, which applies them by a reload or by a restart.
@@ -159,8 +136,8 @@ func TestWhatWaitsBelongsToTheRuleThatIsWatched(t *testing.T) {
 			after:  []rule{{"select": []string{"pins.v2.GROUP"}}, {"select": []string{"others.GROUP"}, "redactPaths": redacted["redactPaths"]}},
 		},
 		"only metadata is read": {
-			before: []rule{{"select": []string{"pins.v1.GROUP"}, "before": "full", "changed": "mergePatch"}},
-			after:  []rule{{"select": []string{"pins.v2.GROUP"}, "before": "full", "changed": "mergePatch", "capture": "metadata"}},
+			before: []rule{{"select": []string{"pins.v1.GROUP"}, "before": "full", "changed": "values"}},
+			after:  []rule{{"select": []string{"pins.v2.GROUP"}, "before": "full", "changed": "values", "capture": "metadata"}},
 			masked: true,
 		},
 	} {
@@ -240,7 +217,7 @@ func TestEditedVersionKeepsBeforeAndRedaction(t *testing.T) {
 		s.startExporter()
 		s.awaitEmitted(kind, s.name, "one", "snapshot")
 		shaped := func(version string, more rule) rule {
-			r := rule{"select": []string{"pins." + version + "." + group}, "before": "full", "changed": "mergePatch"}
+			r := rule{"select": []string{"pins." + version + "." + group}, "before": "full", "changed": "values"}
 			maps.Copy(r, more)
 			return r
 		}

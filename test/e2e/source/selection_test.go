@@ -156,10 +156,10 @@ func drawPick(rnd *rand.Rand, plural string) rulePick {
 
 // drawShape draws how the changes of a rule are read and shaped.
 func drawShape(rnd *rand.Rand) rule {
-	return oneOf(rnd, nil, nil, rule{"changed": "paths"}, rule{"before": "full", "changed": "mergePatch"}, rule{"before": "full"},
+	return oneOf(rnd, nil, nil, rule{"changed": "paths"}, rule{"before": "full", "changed": "values"}, rule{"before": "full"},
 		rule{"fields": rule{"drop": []string{"spec"}}}, rule{"redactPaths": []string{"spec.size"}},
 		rule{"redactPaths": []string{"spec.size"}, "before": "full"}, rule{"capture": "metadata"},
-		rule{"capture": "metadata", "before": "full", "changed": "mergePatch"})
+		rule{"capture": "metadata", "before": "full", "changed": "values"})
 }
 
 func oneOf[T any](rnd *rand.Rand, all ...T) T { return all[rnd.IntN(len(all))] }
