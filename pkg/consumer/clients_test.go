@@ -93,9 +93,72 @@ func TestClientsFollowTheRules(t *testing.T) {
 			t.Run("hostile records", func(t *testing.T) { rebuildHostile(t, commands.program()) })
 			t.Run("a lost record", func(t *testing.T) { findLostRecord(t, commands.program()) })
 			t.Run("deeply nested objects", func(t *testing.T) { rebuildDeepObjects(t, commands) })
+			t.Run("what an update changed", func(t *testing.T) { readChanged(t, client.name, commands) })
 			t.Run("no records", func(t *testing.T) { rejectValues(t, commands) })
 			t.Run("example", func(t *testing.T) { runExample(t, client.name, dir, commands) })
 		})
+	}
+}
+
+// changedRecord has each form of a difference.
+const changedRecord = `{"id":"c/u/2/updated","type":"updated","cluster":"c","resource":"pods","name":"p","uid":"u","resourceVersion":"2","after":{},"changed":[` +
+	`"/spec/n",{"path":"/spec/n","from":9007199254740993,"to":null},{"path":"/c/[name=a~1b]","to":{"name":"a/b"},"index":1},` +
+	`{"path":"/c/[name=x]","from":"\u0000","index":0},{"path":"","omitted":["from","to"]}]}`
+
+// readChanged requires that a client reads what an update changed, and tells null from what is absent.
+func readChanged(t *testing.T, language string, commands clientCommands) {
+	c := commands.example(map[string]string{
+		"python": `
+import sys
+from kubecdc import ABSENT, changed, encode, parse
+show = lambda v: "-" if v is ABSENT else encode(v)
+for d in changed(parse(sys.stdin.buffer.read())):
+    print(d.path, show(d.before), show(d.after), "-" if d.index is None else d.index, *d.omitted)`,
+		"java": `public class Example {
+    public static void main(String[] arguments) throws java.io.IOException {
+        for (var d : io.kubecdc.consumer.Change.parse(new String(System.in.readAllBytes(), "UTF-8")).changed()) {
+            String omitted = d.omitted().isEmpty() ? "" : " " + String.join(" ", d.omitted());
+            System.out.println(d.path() + " " + show(d.from()) + " " + show(d.to()) + " " + (d.index() < 0 ? "-" : d.index()) + omitted);
+        }
+    }
+    static String show(String value) { return value == null ? "-" : value; }
+}`,
+	}[language])
+	c.Stdin = strings.NewReader(changedRecord)
+	got, err := c.CombinedOutput()
+	if want := changedLines; err != nil || string(got) != want {
+		t.Errorf("%v\n got %s\nwant %s", err, got, want)
+	}
+}
+
+const changedLines = `/spec/n - - -
+/spec/n 9007199254740993 null -
+/c/[name=a~1b] - {"name":"a/b"} 1
+/c/[name=x] "\u0000" - 0
+ - - - from to
+`
+
+func TestWhatAnUpdateChangedIsRead(t *testing.T) {
+	r, err := Parse([]byte(changedRecord))
+	if err != nil {
+		t.Fatal(err)
+	}
+	show := func(v json.RawMessage) string {
+		if v == nil {
+			return "-"
+		}
+		return string(v)
+	}
+	var got strings.Builder
+	for _, d := range r.Changed {
+		index := "-"
+		if d.Index != nil {
+			index = strconv.Itoa(*d.Index)
+		}
+		fmt.Fprintln(&got, strings.TrimRight(strings.Join([]string{d.Path, show(d.From), show(d.To), index, strings.Join(d.Omitted, " ")}, " "), " "))
+	}
+	if got.String() != changedLines {
+		t.Errorf("got %s\nwant %s", got.String(), changedLines)
 	}
 }
 

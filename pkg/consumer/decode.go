@@ -90,6 +90,8 @@ func (r *Record) otherMember(name string) any {
 		return &r.Gap
 	case "watermark":
 		return &r.Watermark
+	case "changed":
+		return &r.Changed
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ type Record struct {
 	Snapshot          *Snapshot       `json:"snapshot"`
 	Gap               *Gap            `json:"gap"`
 	Watermark         *Watermark      `json:"watermark"`
+	Changed           []Difference    `json:"changed"`
 	After             json.RawMessage `json:"after"`
 }
 
@@ -38,6 +39,23 @@ type Snapshot struct {
 	Position string `json:"position"`
 	Count    int    `json:"count"`
 	Digest   string `json:"digest"`
+}
+
+// Difference is an item of the member changed. In a list of paths it has nothing else.
+type Difference struct {
+	Path     string          // JSON Pointer (RFC 6901) in which an item of a list with keys is [name=web]
+	From, To json.RawMessage // nil if the value was added or removed, or is in Omitted
+	Index    *int            // of an item with keys that was added or removed
+	Omitted  []string        // values that are left out: from, to
+}
+
+// UnmarshalJSON decodes an item of a list of values or of paths.
+func (d *Difference) UnmarshalJSON(item []byte) error {
+	if item[0] == '"' {
+		return json.Unmarshal(item, &d.Path)
+	}
+	type values Difference
+	return json.Unmarshal(item, (*values)(d))
 }
 
 // Gap is the member gap: history between two positions was lost.

@@ -16,7 +16,7 @@ import json
 import re
 import typing
 
-__all__ = ["Gap", "InvalidRecord", "Key", "Object", "Resource", "SnapshotStatus", "Table", "WatermarkStatus", "encode", "parse"]
+__all__ = ["ABSENT", "Difference", "Gap", "InvalidRecord", "Key", "Object", "Resource", "SnapshotStatus", "Table", "WatermarkStatus", "changed", "encode", "parse"]
 
 
 class InvalidRecord(ValueError):
@@ -45,6 +45,26 @@ class Object(typing.NamedTuple):
     uid: str
     resource_version: str
     body: dict
+
+
+class _Absent:
+    """The type of ABSENT."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()  # the value of a member that is not there; None is null
+
+
+class Difference(typing.NamedTuple):
+    """Where an update changed its object. before and after are ABSENT if the value was added or removed, or is in omitted."""
+
+    path: str
+    before: object = ABSENT
+    after: object = ABSENT
+    index: int | None = None
+    omitted: tuple[str, ...] = ()
 
 
 class Gap(typing.NamedTuple):
@@ -94,6 +114,16 @@ def parse(value: bytes | str) -> dict:
     if required and not isinstance(record.get(required), dict):
         raise InvalidRecord(f"record {record['id']} lacks the member that its type {record['type']} requires")
     return record
+
+
+def changed(record: dict) -> list[Difference]:
+    """Return the member changed of a decoded record; differences of a list of paths have nothing else."""
+    return [
+        Difference(one)
+        if isinstance(one, str)
+        else Difference(one["path"], one.get("from", ABSENT), one.get("to", ABSENT), one.get("index"), tuple(one.get("omitted", ())))
+        for one in record.get("changed", ())
+    ]
 
 
 def encode(value: object) -> str:

@@ -1,5 +1,7 @@
 package io.kubecdc.consumer;
 
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
@@ -8,7 +10,14 @@ import java.util.Set;
  * the body is the JSON text of the member after, unchanged.
  */
 public record Change(String id, String type, Table.Resource resource, Table.Key key, String uid, String resourceVersion,
-        String listVersion, String observedAt, boolean coalesced, Snapshot snapshot, Gap gap, Watermark watermark, String body) {
+        String listVersion, String observedAt, boolean coalesced, Snapshot snapshot, Gap gap, Watermark watermark,
+        List<Difference> changed, String body) {
+
+    /**
+     * An item of the member changed. Values are JSON, and null if they were added or removed, or are in omitted; the index is
+     * that of an item with keys that was added or removed, and else -1. An item of a list of paths has the path only.
+     */
+    public record Difference(String path, String from, String to, long index, List<String> omitted) {}
 
     /** The member snapshot. All components except id are set only on snapshot.end. */
     public record Snapshot(String id, String position, long count, String digest) {}
@@ -51,7 +60,26 @@ public record Change(String id, String type, Table.Resource resource, Table.Key 
                 gap == null ? null : new Gap(text(gap, "from"), text(gap, "to"), text(gap, "reason")),
                 watermark == null ? null : new Watermark(text(watermark, "epoch"), number(watermark, "sequence"), number(watermark, "lane"),
                         number(watermark, "lanes"), text(watermark, "algorithm"), number(watermark, "count"), text(watermark, "digest")),
-                body);
+                readChanged(members.get("changed")), body);
+    }
+
+    private static List<Difference> readChanged(String list) {
+        List<Difference> changed = new ArrayList<>();
+        for (String item : Json.readArray(list)) {
+            String path = Json.readText(item);
+            if (path != null) {
+                changed.add(new Difference(path, null, null, -1, List.of()));
+                continue;
+            }
+            Map<String, String> one = Json.readObject(item);
+            if (one == null) {
+                throw new InvalidRecordException("changed has an item that is neither a path nor an object");
+            }
+            List<String> omitted = Json.readArray(one.get("omitted")).stream().map(Json::readText).toList();
+            changed.add(new Difference(text(one, "path"), one.get("from"), one.get("to"),
+                    one.containsKey("index") ? number(one, "index") : -1, omitted));
+        }
+        return List.copyOf(changed);
     }
 
     /** Returns the version of the cluster at which the record was read (rule 8); "" for a list that 0.9.0 has read. */

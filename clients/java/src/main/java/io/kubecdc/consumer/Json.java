@@ -1,6 +1,8 @@
 package io.kubecdc.consumer;
 
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 
 /** Reads the members of a JSON object (RFC 8259). Values stay text until they are asked for, so that bodies are unchanged. */
@@ -31,6 +33,28 @@ final class Json {
     /** Returns the text of a JSON string; null if the value is something else, or absent. */
     static String readText(String value) {
         return value == null || !value.startsWith("\"") ? null : new Json(value).readString();
+    }
+
+    /** Returns the items of an array that was read before, as they are written; none if the value is something else, or absent. */
+    static List<String> readArray(String value) {
+        List<String> items = new ArrayList<>();
+        if (value == null || !value.startsWith("[")) {
+            return items;
+        }
+        Json json = new Json(value);
+        json.at++;
+        json.skipSpace();
+        while (json.text.charAt(json.at) != ']') {
+            int start = json.at;
+            json.skipValue();
+            items.add(value.substring(start, json.at));
+            json.skipSpace();
+            if (json.text.charAt(json.at) == ',') {
+                json.at++;
+                json.skipSpace();
+            }
+        }
+        return items;
     }
 
     private Map<String, String> readMembers() {
