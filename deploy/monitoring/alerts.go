@@ -42,7 +42,7 @@ const (
 	here       = "on (job, instance)"
 	faulty     = `max by (job, instance) (kubecdc_condition` // one series an exporter, which lasts while the code changes
 	apiAway    = `(` + unasked + ` or ` + allAway + `)`
-	unasked    = faulty + `{code=~"DiscoveryPending|APIServerUnreachable|CredentialsRefused|CertificateRefused",component="discovery"}) > 0`
+	unasked    = faulty + `{code=~"DiscoveryPending|APIServerUnreachable|APIServerBusy|CredentialsRefused|CertificateRefused",component="discovery"}) > 0`
 	allAway    = `(sum by (job, instance) (kubecdc_resource_state{state="unreachable"}) > 0 and ` + here + ` (sum by (job, instance) (kubecdc_resource_state{state=~"live|syncing|stale"}) == 0))`
 	down       = `kubecdc_sink_ready == 0`
 	thisSink   = "on (job, instance, sink)"
@@ -117,7 +117,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcAPIServerUnreachable", Expr: apiAway, For: "3m", Severity: Critical,
 		Summary: "The API server does not answer {{ $labels.instance }}",
-		Codes:   []condition.Code{condition.APIServerUnreachable, condition.DiscoveryPending, condition.CredentialsRefused, condition.CertificateRefused},
+		Codes:   []condition.Code{condition.APIServerUnreachable, condition.APIServerBusy, condition.DiscoveryPending, condition.CredentialsRefused, condition.CertificateRefused},
 		Meaning: "Since the start it is not known what the API server serves, or every selected resource is unreachable. Nothing new " +
 			"is seen; history that the API server drops meanwhile becomes a `gap` record.",
 		Look: []string{readyz + "; it names the server", "the API server, the network, the account's token and the certificates"},

@@ -30,14 +30,17 @@ func OpenDestination(cfg *config.Config, name string) (*Destination, error) {
 	return &Destination{sink}, restoreWithoutState(sink.sink)
 }
 
-// Ping checks that the destination can be reached, which may take until ctx ends. supported is false if the sink has no
-// ping.
+// Ping checks that the destination can be reached, each server of it, which may take until ctx ends. supported is false if
+// the sink has no ping: what accepts a connection may still refuse what is sent.
 func (d *Destination) Ping(ctx context.Context) (supported bool, err error) {
-	pinger, ok := d.sink.sink.(sinks.Pinger)
-	if !ok {
-		return false, nil
+	pinger, supported := d.sink.sink.(sinks.Pinger)
+	if supported {
+		err = pinger.Ping(ctx)
 	}
-	return true, pinger.Ping(ctx)
+	if servers, ok := d.sink.sink.(sinks.ServerChecker); ok && err == nil {
+		err = servers.CheckServers(ctx)
+	}
+	return supported, err
 }
 
 // Warning returns a guarantee that the destination does not have, as far as a ping shows; "" if there is none.

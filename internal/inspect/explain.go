@@ -8,6 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
@@ -28,7 +29,7 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 	}
 	found, err := client.Explain(ctx, config.SelectionRules(cfg.Resources))
 	if err != nil {
-		return nil, err
+		return nil, withRemedy(client, err)
 	}
 	r := newReport(cfg, found)
 	r.Server = client.Host()
@@ -42,7 +43,7 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 	fillAuthors(r, cfg)
 	scopes := r.allScopes()
 	if err := fillAccess(ctx, client, scopes); err != nil {
-		return nil, err
+		return nil, withRemedy(client, err)
 	}
 	fillWays(ctx, client, scopes)
 	if err := countPaths(ctx, client, r, cfg); err != nil {
@@ -53,6 +54,14 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 		fillMeasurements(ctx, client, scopes, window)
 	}
 	return r, ctx.Err()
+}
+
+// withRemedy returns what the error of a request says about the API server, or the error.
+func withRemedy(client *apiserver.Client, err error) error {
+	if p := client.Problem(err); p.Code != "" {
+		return condition.NewStatus("", p).Wrap(nil)
+	}
+	return err
 }
 
 // queryNamespaces returns the namespaces that do not exist or may not exist, and the globs that match none or may match

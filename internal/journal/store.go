@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -258,11 +259,21 @@ func (s *store) applyBatch(b *pebble.Batch) (err error) {
 
 // failStore ends the journal: Run returns err, and every other call is refused.
 func (s *store) failStore(f *failure, err error) {
-	err = fmt.Errorf("journal: store in %s failed, restart the exporter to recover: %w", s.dir, err)
+	what := "failed"
+	if _, missing := s.base.Stat(s.storePath()); errors.Is(missing, fs.ErrNotExist) {
+		what = "was removed while it was in use"
+	}
+	err = fmt.Errorf("journal: store in %s %s, restart the exporter to recover: %w", s.dir, what, &brief{err})
 	if f.recordFirst(err) {
 		s.logger.Error("journal failed", "err", firstLine(err))
 	}
 }
+
+// brief is an error without what follows its first line, such as the stacks of Pebble's.
+type brief struct{ error }
+
+func (e *brief) Error() string { return firstLine(e.error) }
+func (e *brief) Unwrap() error { return e.error }
 
 // failBroken ends the journal because stored bytes are wrong, and marks the store, so that the next Open moves it aside
 // (I7).

@@ -72,6 +72,8 @@ var (
 
 	APIServerUnreachable = define("APIServerUnreachable", NotReady, slog.LevelWarn, "not watching, will try again",
 		watchStarts, notRead, checkServer)
+	APIServerBusy = define("APIServerBusy", NotReady, slog.LevelWarn, "the API server has too much to do, will try again",
+		watchStarts, notRead, "look at the load of the API server, and at the priority and fairness of this account's requests (flow schemas)")
 	CertificateRefused = define("CertificateRefused", NotReady, slog.LevelWarn, "the API server and the exporter do not accept each other's certificates",
 		watchStarts, notRead, "put the right certificate authority and client certificate into the kubeconfig or the files that it names; "+readAgain)
 	CredentialsRefused = define("CredentialsRefused", NotReady, slog.LevelWarn, "the API server does not accept the credentials",

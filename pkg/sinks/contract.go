@@ -112,6 +112,15 @@ type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
+// ServerChecker is a sink that can connect to its servers and send nothing: those that its destination names, and others
+// than [Pinger] needs.
+type ServerChecker interface {
+	Sink
+
+	// CheckServers connects to each of them, and returns why some cannot be reached.
+	CheckServers(ctx context.Context) error
+}
+
 // ConditionReporter is a sink that knows of problems beside failures of Publish: a quota that delays it, a setting of the
 // destination that may lose changes.
 type ConditionReporter interface {

@@ -105,7 +105,7 @@ func (p *poller) pollOnce(ctx context.Context, edited bool) error {
 	found, err := p.discoverServed(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.discovery.Update(p.states.unreachableProblem(err))
+			p.discovery.Update(p.states.problemOfAll(err))
 		}
 		return err
 	}

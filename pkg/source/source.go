@@ -83,7 +83,7 @@ func (s *Source) Run(ctx context.Context) error {
 	defer s.cancel(nil)
 	s.running.Go(func() { s.followCredentials(ctx) })
 	replaced, err := s.identity.identifyCluster(ctx, func(err error) {
-		s.discovery.Update(s.states.unreachableProblem(err))
+		s.discovery.Update(s.states.problemOfAll(err))
 	})
 	if err != nil {
 		return endError(ctx, err)

@@ -65,7 +65,7 @@ var states = map[condition.Code]State{
 	"": Live, condition.ResourceSyncing: Syncing, condition.ResourceListing: Syncing, condition.ResourceSilent: Stale,
 	condition.ResourceGone: Gone, condition.ResourceForbidden: Forbidden, condition.ResourceNotServed: Waiting, condition.RedactionHeld: Waiting,
 	condition.RulePaused:           Paused,
-	condition.APIServerUnreachable: Unreachable, condition.ResourceFailing: Unreachable, condition.ResourceNeverWatched: Waiting,
+	condition.APIServerUnreachable: Unreachable, condition.APIServerBusy: Unreachable, condition.ResourceFailing: Unreachable, condition.ResourceNeverWatched: Waiting,
 	condition.CredentialsRefused: Unreachable, condition.CertificateRefused: Unreachable,
 }
 
@@ -92,11 +92,20 @@ func selectionStatus(scopes []Status) condition.Status {
 	return status
 }
 
-// problemOfFailure returns the problem of a scope after a failed request.
-func problemOfFailure(err error) condition.Problem {
+// stateReporter updates the conditions of everything that is read from the API server. Safe for concurrent use.
+type stateReporter struct {
+	set    *condition.Set
+	client *apiserver.Client
+}
+
+// problemOf returns the problem of a scope after a failed request.
+func (r *stateReporter) problemOf(err error) condition.Problem {
 	var held *HeldError
 	if errors.As(err, &held) {
 		return held.Problem
+	}
+	if p := r.client.Problem(err); p.Code != "" {
+		return p
 	}
 	p := condition.Problem{Code: condition.ResourceFailing, Cause: apiserver.Reason(err)}
 	switch apiserver.Classify(err) {
@@ -106,35 +115,22 @@ func problemOfFailure(err error) condition.Problem {
 		if !errors.Is(err, errUnwatchable) {
 			p.Code = condition.ResourceNotServed
 		}
-	case apiserver.Unauthenticated:
-		p.Code = condition.CredentialsRefused
 	case apiserver.Starting:
 		p.Code = condition.ResourceSyncing
 	default:
-		if apiserver.IsUnanswered(err) {
-			p.Code = condition.APIServerUnreachable
+		if strings.HasPrefix(p.Cause, "conversion webhook") {
+			p.Remedy = "mend the conversion webhook that the cause names: kubectl get crd shows where it is called, in spec.conversion"
 		}
 	}
 	return p
 }
 
-// stateReporter updates the conditions of everything that is read from the API server. Safe for concurrent use.
-type stateReporter struct {
-	set    *condition.Set
-	client *apiserver.Client
-}
-
-// unreachableProblem returns the problem of a request that the API server did not answer.
-func (r *stateReporter) unreachableProblem(err error) condition.Problem {
-	p := condition.CertificateProblem(err, "the kubeconfig")
-	switch p.Code = condition.CertificateRefused; {
-	case apiserver.Classify(err) == apiserver.Unauthenticated:
-		p = condition.Problem{Code: condition.CredentialsRefused, Cause: apiserver.Reason(err)}
-	case p.Cause == "":
-		p.Code, p.Cause = condition.APIServerUnreachable, apiserver.Reason(err)
-		p.Remedy = fmt.Sprintf("look at the API server at %s, the network, the certificate and the token", r.client.Host())
+// problemOfAll returns the problem of a request that concerns no single scope.
+func (r *stateReporter) problemOfAll(err error) condition.Problem {
+	if p := r.client.Problem(err); p.Code != "" {
+		return p
 	}
-	return p
+	return condition.Problem{Code: condition.APIServerUnreachable, Cause: apiserver.Reason(err), Remedy: "look at the API server at " + r.client.Host()}
 }
 
 const (
@@ -191,7 +187,7 @@ func snapshotName(scope string) string { return scope + " (for one sink)" }
 func (h *health) recordReread(err error) {
 	p := condition.Problem{}
 	if err != nil {
-		p = condition.Problem{Code: condition.ResourceUnread, Cause: apiserver.Reason(err), Remedy: problemOfFailure(err).Code.Kind().Remedy}
+		p = condition.Problem{Code: condition.ResourceUnread, Cause: apiserver.Reason(err), Remedy: h.states.problemOf(err).Code.Kind().Remedy}
 	}
 	h.reread.Update(p)
 }
@@ -207,7 +203,7 @@ func (h *health) recordLive(proven bool) {
 // recordProblem records why changes are not emitted as they happen. A scope that was read before misses history meanwhile.
 func (h *health) recordProblem(p condition.Problem) {
 	switch p.Code {
-	case condition.APIServerUnreachable:
+	case condition.APIServerUnreachable, condition.APIServerBusy:
 		p.Effect, p.LosesHistory = condition.ResourceFailing.Kind().Effect, h.synced.Load()
 	case condition.ResourceFailing, condition.ResourceSilent, condition.RedactionHeld, condition.RulePaused,
 		condition.CredentialsRefused, condition.CertificateRefused:
@@ -232,15 +228,8 @@ func (h *health) recordHistoryLost(position, why string) {
 func (h *health) recordFailure(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p := problemOfFailure(err)
-	switch p.Code {
-	case condition.APIServerUnreachable:
-		p = h.states.unreachableProblem(err)
-	case condition.ResourceFailing:
-		if strings.HasPrefix(p.Cause, "conversion webhook") {
-			p.Remedy = "mend the conversion webhook that the cause names: kubectl get crd shows where it is called, in spec.conversion"
-		}
-	case condition.ResourceSyncing:
+	p := h.states.problemOf(err)
+	if p.Code == condition.ResourceSyncing {
 		if h.startingSince.IsZero() {
 			h.startingSince = time.Now()
 		}
@@ -248,7 +237,7 @@ func (h *health) recordFailure(err error) {
 			p.Code = condition.ResourceFailing
 		}
 	}
-	if h.scope.ByWildcard && !h.proven && (p.Code == condition.APIServerUnreachable || p.Code == condition.ResourceFailing) {
+	if h.scope.ByWildcard && !h.proven && (p.Code == condition.APIServerUnreachable || p.Code == condition.APIServerBusy || p.Code == condition.ResourceFailing) {
 		p = condition.Problem{Code: condition.ResourceNeverWatched, Cause: p.Cause}
 		p.Remedy = fmt.Sprintf("exclude it: resources[%d].exclude: [%q]; or mend what the cause names", h.scope.Rule, h.scope.Resource)
 	}

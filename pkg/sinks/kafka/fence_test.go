@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -262,6 +263,27 @@ func TestAMovingCoordinatorIsFollowedDuringAFence(t *testing.T) {
 			mustPublish(t, s, lane, pods("a", 1, 3))
 			wantVersions(t, readTopics(t, brokers, topicA), 1, 3)
 		}
+	}
+}
+
+// TestAFrozenCoordinatorIsNamed: the other broker still names the frozen one as the coordinator.
+func TestAFrozenCoordinatorIsNamed(t *testing.T) {
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	c.ControlKey(int16(kmsg.InitProducerID), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		c.SleepControl(func() { <-release })
+		return nil, nil, false
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
+	_, err := s.Fence(ctx, sinks.Claim{Group: "test", Sink: "main", RecordLanes: note}, []sinks.Lane{laneName(topicA, 0, 1)})
+	coordinates := regexp.MustCompile(`broker [01] at 127.0.0.1:[0-9]+ does not answer: .*; it coordinates the fence of the transactional ID "test-main"`)
+	if err == nil || !coordinates.MatchString(err.Error()) {
+		t.Errorf("%v; want which broker it is, and that it coordinates", err)
 	}
 }
 

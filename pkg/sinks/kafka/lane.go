@@ -10,6 +10,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -335,7 +336,12 @@ func (l *lane) decideRetry(ctx context.Context, try *deliveryAttempt, cause erro
 	if moved || stale {
 		return nil
 	}
-	cause = fmt.Errorf("%s: %w", l.partition, cause)
+	if cause = fmt.Errorf("%s: %w", l.partition, cause); errors.Is(cause, kafka.NotEnoughReplicas) || errors.Is(cause, kafka.NotEnoughReplicasAfterAppend) {
+		cause = condition.Problem{
+			Code: condition.SinkFailing, Cause: "not enough in-sync replicas",
+			Remedy: "bring the brokers of the other replicas back, or lower min.insync.replicas of the topic",
+		}.Wrap(cause)
+	}
 	if errors.Is(err, kafka.LeaderNotAvailable) { // frequent retries are cheap: all lanes without a leader share one request
 		return &sinks.ProbedError{Every: cluster.ProbeInterval, Err: cause}
 	}

@@ -194,6 +194,9 @@ func (s *Sink) Ping(ctx context.Context) error {
 	return s.cluster.SinkError(ctx, "", err)
 }
 
+// CheckServers implements [sinks.ServerChecker].
+func (s *Sink) CheckServers(ctx context.Context) error { return s.cluster.CheckBrokers(ctx) }
+
 // Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key.
 // Topics with unknown partitions have a waiting lane. See [sinks.Sink].
 func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) { return s.router.laneTo(c, nil) }

@@ -49,7 +49,8 @@ func (c *connector) currentLink() (*connection.Link, error) {
 // dialLink starts to connect in the background.
 func (c *connector) dialLink() *connection.Link {
 	return connection.Dial(connection.Options{URL: c.cfg.URL, Servers: c.cfg.serverHosts(), InboxPrefix: c.cfg.InboxPrefix,
-		Timeout: c.cfg.AckTimeout, Authenticate: c.cfg.authOptions}, &c.outage)
+		Timeout:        c.cfg.AckTimeout,
+		HandshakeFirst: c.cfg.TLS.HandshakeFirst, Authenticate: c.cfg.authOptions}, &c.outage)
 }
 
 // closeLink ends the connection, if there is one, within ctx.

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -163,13 +164,12 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 			s.omitted.Add(1)
 		}
 	}
-	s.handlePublishError(lane, err)
-	return n, err
+	return n, s.handlePublishError(ctx, l, lane, err)
 }
 
 // handlePublishError splits the single lane if a subject was refused, and has the stream looked up again if it does not
-// answer: it may have been edited or deleted.
-func (s *Sink) handlePublishError(lane sinks.Lane, err error) {
+// answer: it may have been edited or deleted, which the returned error then says.
+func (s *Sink) handlePublishError(ctx context.Context, l *connection.Link, lane sinks.Lane, err error) error {
 	var denied *connection.DeniedError
 	if lane == singleLane && errors.As(err, &denied) && connection.IsStreamSubject(denied.Subject) {
 		s.requestSplit()
@@ -177,6 +177,10 @@ func (s *Sink) handlePublishError(lane sinks.Lane, err error) {
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, connection.ErrUnanswered) {
 		s.features.invalidate()
 	}
+	if errors.Is(err, nats.ErrNoResponders) {
+		return cmp.Or(s.verifier.ensureVerified(ctx, l), err)
+	}
+	return err
 }
 
 // publishOrdered sends changes in batches if the stream takes them and has no other writer, and by message ID those that are

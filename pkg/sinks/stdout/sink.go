@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -73,8 +74,14 @@ func newOn(out *os.File, f format.Format) (*Sink, error) {
 	return s, s.adoptFile(info.Size())
 }
 
-// openPath opens or creates the file.
+// errNoFile means that something is in the place of the file that holds nothing, such as a FIFO.
+var errNoFile = errors.New("it is neither a file nor a character device")
+
+// openPath opens or creates the file. A FIFO is not opened: it takes what nobody reads, and then blocks.
 func (s *Sink) openPath() error {
+	if info, err := os.Stat(s.path); err == nil && !info.Mode().IsRegular() && info.Mode()&os.ModeCharDevice == 0 {
+		return fmt.Errorf("stdout.path: %s: %w", s.path, errNoFile)
+	}
 	out, err := openFile(s.path)
 	if err != nil {
 		return fmt.Errorf("open the file of stdout.path: %w", err)
@@ -225,16 +232,27 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 			return accepted, err
 		}
 		if failure != nil {
-			reason := fmt.Sprintf("cannot write to %s: %v", s.displayName(), failure)
-			return accepted, &sinks.UnavailableError{
-				Code: condition.SinkFull, Reason: reason, Remedy: "free space on the disk, or see that the file may be written", Err: failure,
-			}
+			return accepted, s.unavailableError(failure)
 		}
 		if last || !s.regular {
 			accepted = done
 		}
 	}
 	return accepted, nil
+}
+
+// unavailableError is the error of a write or of what it needs.
+func (s *Sink) unavailableError(failure error) error {
+	e := &sinks.UnavailableError{Code: condition.SinkFailing, Reason: fmt.Sprintf("cannot write to %s: %v", s.displayName(), failure), Remedy: "look at the disk"}
+	switch {
+	case errors.Is(failure, syscall.ENOSPC), errors.Is(failure, syscall.EDQUOT), errors.Is(failure, syscall.EFBIG):
+		e.Code, e.Remedy = condition.SinkFull, "free space on the disk, or raise its quota or the limit of a file's size"
+	case errors.Is(failure, os.ErrPermission), errors.Is(failure, syscall.EROFS):
+		e.Code, e.Remedy = condition.SinkUnauthorized, "see that the file and its directory may be written by the user of the exporter"
+	case errors.Is(failure, errNoFile), errors.Is(failure, syscall.EISDIR), errors.Is(failure, syscall.ENOTDIR), errors.Is(failure, os.ErrNotExist):
+		e.Code, e.Remedy = condition.SinkMisconfigured, "see that stdout.path names a file that can be created, in a directory that exists, and move away what is there"
+	}
+	return e
 }
 
 // awaitWrite waits for the running write and returns its error as failure. If ctx ends first, it returns that error as err.

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -360,6 +361,34 @@ func TestADirectoryIsRejectedWithARemedy(t *testing.T) {
 	}
 	if _, err := New(Config{Path: t.TempDir()}, format.JSON); err == nil || !strings.Contains(err.Error(), "stdout.path") {
 		t.Errorf("a directory was opened: %v", err)
+	}
+}
+
+// TestWhatIsPutInThePlaceOfTheFileIsNamed: a disk with space is not blamed, and a FIFO takes nothing.
+func TestWhatIsPutInThePlaceOfTheFileIsNamed(t *testing.T) {
+	for name, test := range map[string]struct {
+		put  func(path string) error
+		code condition.Code
+	}{
+		"a directory":  {func(path string) error { return os.Mkdir(path, 0o700) }, condition.SinkMisconfigured},
+		"a FIFO":       {func(path string) error { return syscall.Mkfifo(path, 0o600) }, condition.SinkMisconfigured},
+		"no directory": {func(path string) error { return os.RemoveAll(filepath.Dir(path)) }, condition.SinkMisconfigured},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "in", "out")
+			if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			s := newSink(t, path)
+			mustPublish(t, s, "one")
+			if err := errors.Join(os.Remove(path), test.put(path)); err != nil {
+				t.Fatal(err)
+			}
+			n, err := s.Publish(t.Context(), onlyLane, []sinks.Message{{Offset: 2, Change: &event.Change{Name: "two"}}})
+			if p := condition.ProblemOf(errors.Join(err), ""); n != 0 || p.Code != test.code || !strings.Contains(p.Remedy, "stdout.path") {
+				t.Errorf("published %d: %+v", n, p)
+			}
+		})
 	}
 }
 

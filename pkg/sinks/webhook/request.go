@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -25,6 +27,7 @@ const (
 	dialTimeout      = 5 * time.Second
 	idleTimeout      = 90 * time.Second
 	bodyTimeout      = 50 * time.Millisecond // for the end of a body: about what another connection costs
+	maxRefusal       = 1 << 10               // of the body of a refusal that is read
 	maxRetryAfter    = 10 * time.Minute      // the longest Retry-After that is respected
 )
 
@@ -33,13 +36,43 @@ func newClient(cfg Config) *http.Client {
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			DialTLSContext:         cfg.TLS.dialTLS,
+			DialContext:            openingWith((&net.Dialer{Timeout: dialTimeout}).DialContext),
+			DialTLSContext:         openingWith(cfg.TLS.dialTLS),
 			MaxIdleConnsPerHost:    cfg.Lanes,
 			IdleConnTimeout:        idleTimeout,
 			MaxResponseHeaderBytes: maxResponseBytes,
 		},
 	}
+}
+
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// openingWith marks the errors of a dialer: nothing was sent.
+func openingWith(dial dialFunc) dialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			err = &condition.OpeningError{Err: err}
+		}
+		return conn, err
+	}
+}
+
+// CheckServers implements [sinks.ServerChecker].
+func (s *Sink) CheckServers(ctx context.Context) error {
+	to, err := url.Parse(s.cfg.URL)
+	if err != nil {
+		return err
+	}
+	dial, port := openingWith((&net.Dialer{Timeout: dialTimeout}).DialContext), "80"
+	if to.Scheme == "https" {
+		dial, port = openingWith(s.cfg.TLS.dialTLS), "443"
+	}
+	conn, err := dial(ctx, "tcp", net.JoinHostPort(to.Hostname(), cmp.Or(to.Port(), port)))
+	if err != nil {
+		return s.classifySendError(err)
+	}
+	return conn.Close()
 }
 
 // dialTLS opens a TLS connection with the current contents of the files.
@@ -200,40 +233,33 @@ func readSecret(path string) (string, error) {
 	return value, nil
 }
 
-// classifySendError returns the error of Publish for a request without a response.
-func (s *Sink) classifySendError(err error) error {
-	var lookup *net.DNSError
-	var network *net.OpError
-	var file *os.PathError
-	if p := condition.CertificateProblem(err, "webhook.tls"); p.Cause != "" {
-		return &sinks.UnavailableError{Code: condition.SinkCertificate, Reason: p.Cause, Remedy: p.Remedy, Err: withoutURL(err)}
+// peer is what the sink connects to.
+func (c Config) peer() condition.Peer {
+	p := condition.Peer{Address: "webhook.url", Settings: "webhook.tls", Other: "write https:// in webhook.url"}
+	if p.Secure = strings.HasPrefix(c.URL, "https:"); p.Secure {
+		p.Other = "write http:// in webhook.url"
 	}
-	switch {
-	case errors.As(err, &lookup), errors.As(err, &file),
-		errors.As(err, &network) && (network.Op == "dial" || network.Op == "remote error"):
-		return &sinks.UnavailableError{
-			Code: condition.SinkUnreachable, Reason: "no connection to the webhook: " + withoutURL(err).Error(), Err: err,
-			Remedy: "start the receiver, or correct webhook.url and webhook.tls; check the network",
-		}
-	case errors.Is(err, context.DeadlineExceeded):
-		return condition.Problem{
-			Code: condition.SinkTimeout, Cause: fmt.Sprintf("no response within %v", s.cfg.Timeout),
-			Remedy: "look at the receiver, which accepts connections and does not answer; or raise webhook.timeout",
-		}.Wrap(nil)
-	case errors.As(err, &network): // the connection broke; the events may have arrived
-		return fmt.Errorf("post: %s: %w", network.Op, network.Err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("post: the webhook closed the connection without a response")
-	}
-	return errors.New("post: the webhook does not answer with HTTP/1.1") // the library's text quotes the answer
+	return p
 }
 
-// withoutURL removes the URL, which may hold a secret, from an error of the client.
-func withoutURL(err error) error {
-	if inner := errors.Unwrap(err); inner != nil {
-		return inner
+// classifySendError returns the error of Publish for a request without a response.
+func (s *Sink) classifySendError(err error) error {
+	if strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`) { // an alert: a record of TLS
+		err = &condition.OpeningError{Err: tls.RecordHeaderError{Msg: "it answers with an alert"}}
 	}
-	return err
+	p := s.cfg.peer().Problem(err)
+	network, isNetwork := errors.AsType[*net.OpError](err)
+	switch {
+	case errors.As(err, new(*condition.OpeningError)), p.Code == condition.SinkCertificate,
+		isNetwork && network.Op != "read" && network.Op != "write": // nothing has arrived
+		return &sinks.UnavailableError{Code: p.Code, Reason: "no connection to the webhook: " + p.Cause, Remedy: p.Remedy}
+	case errors.Is(err, context.DeadlineExceeded):
+		p.Code, p.Cause = condition.SinkTimeout, fmt.Sprintf("no response within %v", s.cfg.Timeout)
+		p.Remedy += "; or raise webhook.timeout"
+	case !isNetwork && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF): // the library's text quotes the answer
+		p = condition.Problem{Code: condition.SinkMisconfigured, Cause: "the webhook does not answer with HTTP/1.1", Remedy: "correct webhook.url"}
+	}
+	return p.Wrap(nil)
 }
 
 // classifyResponse returns the error of Publish for a response; nil if it accepts the messages. Of the response only the
@@ -250,11 +276,17 @@ func classifyResponse(response *http.Response, size int) error {
 		return nil
 	case code == http.StatusRequestEntityTooLarge, code == http.StatusRequestHeaderFieldsTooLarge:
 		return &sinks.RejectedError{Reason: reason(fmt.Sprintf("%d bytes are too large", size)), TooLarge: true}
+	case code == http.StatusBadRequest && expectsTLS(response):
+		return unavailable(condition.SinkUnreachable, "TLS is on on one side only, the server expects it", "write https:// in webhook.url", 0)
 	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity:
 		return &sinks.RejectedError{Reason: reason("it rejects this event")}
 	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
 		wait := parseRetryAfter(response.Header.Get("Retry-After"), time.Now())
-		return unavailable(condition.SinkBusy, "it asks to retry later", "", wait)
+		text := "it asks to retry later"
+		if wait > 0 {
+			text += ", not before " + time.Now().Add(wait).UTC().Format(time.RFC3339)
+		}
+		return unavailable(condition.SinkBusy, text, "", wait)
 	case code >= 300 && code <= 399:
 		return unavailable(condition.SinkMisconfigured, "redirects are not followed", "set webhook.url to its new address", 0)
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
@@ -266,6 +298,16 @@ func classifyResponse(response *http.Response, size int) error {
 		return unavailable(condition.SinkUnreachable, "its gateway cannot reach it", "look at the gateway, and at the receiver behind it", 0)
 	}
 	return errors.New(reason("the request is retried"))
+}
+
+// expectsTLS reports whether a server refuses a request because it has come without TLS, in the words of Go and of nginx.
+func expectsTLS(response *http.Response) bool {
+	if response.TLS != nil || response.ContentLength > maxRefusal {
+		return false
+	}
+	begin, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal)) // what is there says it, or not
+	return bytes.HasPrefix(begin, []byte("Client sent an HTTP request to an HTTPS server")) ||
+		bytes.HasPrefix(begin, []byte("<html>")) && bytes.Contains(begin, []byte("<title>400 The plain HTTP request was sent to HTTPS port"))
 }
 
 // parseRetryAfter returns the wait that a Retry-After header asks for (RFC 9110, section 10.2.3): seconds, in any number of

@@ -1,13 +1,18 @@
 package apiserver
 
 import (
+	"cmp"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
 // Verdict is what a failure means for the history of a scope.
@@ -95,6 +100,57 @@ func Reason(err error) string {
 		return u.Err.Error()
 	}
 	return err.Error()
+}
+
+// Problem returns what an error says about the API server as a whole: that it cannot be reached, does not accept the
+// certificate or the credentials, or has too much to do. The zero value means that it answers other requests.
+func (c *Client) Problem(err error) condition.Problem {
+	host := c.Host()
+	var status apierrors.APIStatus
+	var code int32
+	if errors.As(err, &status) {
+		code = status.Status().Code
+	}
+	p := condition.Problem{}
+	switch {
+	case Classify(err) == Unauthenticated, strings.HasPrefix(Reason(err), "getting credentials: "): // of the program of the kubeconfig
+		return condition.Problem{Code: condition.CredentialsRefused, Cause: Reason(err)}
+	case code == http.StatusBadRequest && strings.Contains(err.Error(), "HTTP request to an HTTPS server"):
+		p = peer(false).Problem(tls.RecordHeaderError{Msg: "it answers 400"})
+	case code == http.StatusTooManyRequests && Classify(err) != Starting, code == http.StatusServiceUnavailable && !isServiceAway(status):
+		return condition.Problem{Code: condition.APIServerBusy, Cause: fmt.Sprintf("the API server answers %d: %s", code, Reason(err))}
+	case code == http.StatusServiceUnavailable, !IsUnanswered(err):
+		return p
+	case code != 0:
+		p = condition.Problem{Code: condition.APIServerUnreachable, Cause: fmt.Sprintf("a proxy answers %d in its place", code)}
+	default:
+		p = peer(!strings.HasPrefix(host, "http:")).Problem(err)
+	}
+	if p.Code == condition.APIServerUnreachable {
+		p.Remedy = "look at the API server at " + host + ": " + cmp.Or(p.Remedy, "whether it runs, its load, and proxies before it")
+	}
+	return p
+}
+
+// peer is what the client connects to, with TLS or without.
+func peer(secure bool) condition.Peer {
+	p := condition.Peer{Address: "the kubeconfig", Settings: "the kubeconfig", Secure: secure, Other: "write https:// in the kubeconfig", APIServer: true}
+	if secure {
+		p.Other = "write http:// in the kubeconfig, if it is to be read in cleartext"
+	}
+	return p
+}
+
+// isServiceAway reports whether the API server answers that the server of an APIService is away: it has no load itself.
+func isServiceAway(answer apierrors.APIStatus) bool {
+	status := answer.Status()
+	away := strings.Contains(status.Message, "error trying to reach service")
+	if status.Details != nil {
+		for _, cause := range status.Details.Causes {
+			away = away || strings.TrimSpace(cause.Message) == "service unavailable"
+		}
+	}
+	return away
 }
 
 // DeniedError is a 403, with the verb of the request.

@@ -144,7 +144,8 @@ func (c *Cluster) requestAny(ctx context.Context, request kproto.Message) (kprot
 			if a.err == nil {
 				return a.message, nil
 			}
-			if asked--; failed == nil || IsTimeout(failed) { // every other error explains more than a timeout
+			if asked--; failed == nil || IsTimeout(failed) || !IsTimeout(a.err) && a.err.Error() < failed.Error() {
+				// every other error explains more than a timeout, and of several the same one is chosen each time
 				failed = a.err
 			}
 			sendNext()

@@ -18,9 +18,6 @@ import (
 // is cheap, and the recovery is noticed within a second after any outage.
 const UnavailableRetry = time.Second
 
-// tlsSettings are the configuration of certificates.
-const tlsSettings = "kafka.tls"
-
 // SinkError turns the error of any request but produce into an error of the [sinks.Sink] contract. topic may be "".
 func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error {
 	switch {
@@ -54,18 +51,17 @@ func (c *Cluster) ReadError(ctx context.Context, topic string, err error) error 
 // unreachableError returns the cause and the remedy of a failed connection.
 func (c *Cluster) unreachableError(err error) error {
 	var credentials *auth.CredentialError
-	e := &sinks.UnavailableError{Code: condition.SinkUnauthorized, After: UnavailableRetry, Err: err}
-	certificate := condition.CertificateProblem(err, tlsSettings)
+	p := condition.ProblemOf(err, "") // of a broker to which there is no connection
 	switch {
 	case errors.As(err, &credentials):
-		e.Reason, e.Remedy = "the Kafka credentials cannot be read", "check kafka.sasl and kafka.tls"
-	case certificate.Cause != "":
-		e.Code, e.Reason, e.Remedy = condition.SinkCertificate, certificate.Cause, certificate.Remedy
+		p = condition.Problem{Code: condition.SinkUnauthorized, Cause: "the Kafka credentials cannot be read: " + err.Error(), Remedy: "check kafka.sasl and kafka.tls"}
+	case p.Code != "":
 	default:
-		e.Code, e.Reason = condition.SinkUnreachable, fmt.Sprintf("no broker of %s answers", c.addresses)
-		e.Remedy = "check kafka.brokers, the network, and TLS on both sides"
+		if p = c.pool.peer().Problem(err); p.Code == condition.SinkUnreachable {
+			p.Cause = fmt.Sprintf("no broker of %s answers: %s", c.addresses, p.Cause)
+		}
 	}
-	return e
+	return &sinks.UnavailableError{Code: p.Code, Reason: p.Cause, Remedy: p.Remedy, After: UnavailableRetry}
 }
 
 // AuthorizationError turns a refusal into an error with the remedy: an UnavailableError when the credentials or idempotent

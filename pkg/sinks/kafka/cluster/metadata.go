@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -173,6 +174,26 @@ func (c *Cluster) askAllBrokers(ctx context.Context, topics []string, timeout ti
 		}
 	}
 	return answers, len(known.Brokers)
+}
+
+// CheckBrokers connects to every broker that the cluster advertises, and returns why some of them cannot be reached.
+func (c *Cluster) CheckBrokers(ctx context.Context) error {
+	known, err := c.requestMetadata(ctx, anyBroker, []string{})
+	if err != nil {
+		return c.SinkError(ctx, "", err)
+	}
+	c.pool.setAddresses(known.Brokers)
+	failed := make([]error, len(known.Brokers))
+	var asked sync.WaitGroup
+	for i, b := range known.Brokers {
+		asked.Go(func() {
+			if _, err := c.requestMetadata(ctx, b.NodeID, []string{}); err != nil {
+				failed[i] = c.pool.brokerError(b.NodeID, err)
+			}
+		})
+	}
+	asked.Wait()
+	return errors.Join(failed...)
 }
 
 // IsNewestLead reports whether every broker of the cluster answers within the timeout, and none of them knows a newer leader

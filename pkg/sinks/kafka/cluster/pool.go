@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 const (
@@ -68,10 +70,12 @@ type connectionPool struct {
 	mu        sync.Mutex
 	addresses map[int32]string // by broker ID
 	links     map[endpoint]*link
+	reached   map[string]bool // addresses of which one was connected
 }
 
 func newConnectionPool(ctx context.Context, d *connection.Dialer, throttles *throttleSet, seeds []string) *connectionPool {
-	return &connectionPool{ctx: ctx, dialer: d, throttles: throttles, seeds: seeds, addresses: map[int32]string{}, links: map[endpoint]*link{}}
+	return &connectionPool{ctx: ctx, dialer: d, throttles: throttles, seeds: seeds, addresses: map[int32]string{}, links: map[endpoint]*link{},
+		reached: map[string]bool{}}
 }
 
 // openLink returns the connection to an endpoint and opens it if necessary. lastError is set while the broker is
@@ -85,7 +89,11 @@ func (p *connectionPool) openLink(to endpoint) (_ *connection.Connection, lastEr
 		p.links[to] = l
 	}
 	if l.connection != nil {
-		switch ready, err := l.connection.State(); {
+		ready, err := l.connection.State()
+		if ready {
+			p.reached[to.address] = true
+		}
+		switch {
 		case err != nil:
 			// A connection that worked and then failed may only have been idle for too long: lastError stays nil, so that
 			// the next one is opened at once.
@@ -132,20 +140,37 @@ func (p *connectionPool) connectionTo(broker int32, purpose Purpose) (*connectio
 	}
 	found, lastError := p.openLink(endpoint{address, purpose})
 	if lastError != nil {
-		return nil, &sinks.ProbedError{Every: ProbeInterval, Err: brokerError(fmt.Sprintf("broker %d at %s", broker, address), lastError)}
+		return nil, &sinks.ProbedError{Every: ProbeInterval, Err: p.brokerError(broker, lastError)}
 	}
 	return found, nil
 }
 
-// brokerError is the error of a broker to which there is no connection.
-func brokerError(broker string, err error) error {
-	if p := condition.CertificateProblem(err, tlsSettings); p.Cause != "" {
-		return condition.Problem{Code: condition.SinkCertificate, Cause: broker + ": " + p.Cause, Remedy: p.Remedy}.Wrap(nil)
+// peer is what the pool connects to.
+func (p *connectionPool) peer() condition.Peer {
+	return condition.Peer{Address: "kafka.brokers", Settings: "kafka.tls", Secure: p.dialer.TLS.Enabled,
+		Other: fmt.Sprintf("set kafka.tls.enabled: %t", !p.dialer.TLS.Enabled)}
+}
+
+// brokerError is the error of a broker to which there is no connection. The cluster may advertise an address of it that
+// leads nowhere from here.
+func (p *connectionPool) brokerError(broker int32, err error) error {
+	problem := p.peer().Problem(err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch address := p.addresses[broker]; {
+	case errors.As(err, new(*sinks.ProbedError)):
+		return err
+	case protocol.ClassifyError(err) == protocol.Unauthorized:
+		problem.Code, problem.Remedy = condition.SinkUnauthorized, "check kafka.sasl"
+		fallthrough
+	case problem.Code == condition.SinkCertificate, p.reached[address], slices.Contains(p.seeds, address):
+		problem.Cause = fmt.Sprintf("broker %d at %s does not answer: %s", broker, address, problem.Cause)
+	default:
+		problem.Cause = fmt.Sprintf("%s answers and advertises broker %d at %s, which cannot be reached: %s",
+			strings.Join(p.seeds, ", "), broker, address, problem.Cause)
+		problem.Remedy = "correct advertised.listeners of that broker, or let this exporter reach its address; see that it runs"
 	}
-	return condition.Problem{
-		Code: condition.SinkUnreachable, Cause: broker + " does not answer",
-		Remedy: "check that the broker runs, its advertised.listeners, and the network",
-	}.Wrap(err)
+	return problem.Wrap(nil)
 }
 
 // replaceMuted fails the connections under a quota that the broker does not read although the quota allows requests. Their

@@ -209,8 +209,12 @@ func (t *Transactional) requestCoordinator(ctx context.Context, request func(con
 	bounded, cancel := context.WithTimeout(ctx, coordinatorTimeouts*t.cluster.timeout)
 	defer cancel()
 	var last error
+	asked := int32(NoID)
 	for {
 		err := t.findCoordinator(bounded)
+		if t.coordinator != NoID {
+			asked = t.coordinator
+		}
 		if err == nil {
 			err = t.requestUntilMoved(bounded, request)
 		}
@@ -223,7 +227,7 @@ func (t *Transactional) requestCoordinator(ctx context.Context, request func(con
 			last = err
 		}
 		if ratelimit.Sleep(bounded, coordinatorPause) != nil {
-			return t.unavailableError(ctx, last)
+			return t.unavailableError(ctx, asked, last)
 		}
 	}
 }
@@ -250,10 +254,16 @@ func (t *Transactional) requestUntilMoved(ctx context.Context, request func(cont
 	return err
 }
 
-// unavailableError is the error after no coordinator was ready for coordinatorTimeouts.
-func (t *Transactional) unavailableError(ctx context.Context, last error) error {
-	if ctx.Err() != nil || !protocol.IsBrokerError(last) {
+// unavailableError is the error after no coordinator was ready for coordinatorTimeouts, or for the time that ctx leaves. asked
+// is the last coordinator; NoID: the brokers have named none.
+func (t *Transactional) unavailableError(ctx context.Context, asked int32, last error) error {
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled), asked == NoID && !protocol.IsBrokerError(last):
 		return t.cluster.SinkError(ctx, "", last)
+	case !protocol.IsBrokerError(last):
+		p := condition.ProblemOf(t.cluster.pool.brokerError(asked, last), condition.SinkUnreachable)
+		p.Cause += fmt.Sprintf("; it coordinates the fence of the transactional ID %q", t.ID)
+		return &sinks.UnavailableError{Code: p.Code, Reason: p.Cause, Remedy: p.Remedy, After: UnavailableRetry}
 	}
 	return &sinks.UnavailableError{
 		Code: condition.SinkUnreachable, After: UnavailableRetry, Err: last,

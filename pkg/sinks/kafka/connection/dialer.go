@@ -17,6 +17,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/saslhandshake"
 	"github.com/segmentio/kafka-go/sasl"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -60,7 +61,9 @@ const unlimited = 1 << 62 * time.Nanosecond
 func (d *Dialer) openSession(ctx context.Context, address string) (_ *session, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
-	raw, err := d.DialContext(ctx, "tcp", address)
+	dialing, stop := context.WithTimeout(ctx, d.Timeout/2) // so that an address that is not there is not taken for a silent broker
+	defer stop()
+	raw, err := d.DialContext(dialing, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +74,7 @@ func (d *Dialer) openSession(ctx context.Context, address string) (_ *session, e
 	}
 	if err != nil {
 		_ = raw.Close() // err is the cause
-		return nil, err
+		return nil, &condition.OpeningError{Err: err}
 	}
 	return s, nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -57,7 +58,7 @@ func (c *boundConn) Read(b []byte) (int, error) {
 		err = *cause
 	}
 	if err != nil && !c.heard.Load() && c.dialer.ctx.Err() == nil {
-		c.dialer.report(err)
+		c.dialer.report(&condition.OpeningError{Err: err})
 	}
 	return n, err
 }

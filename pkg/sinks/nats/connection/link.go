@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -36,6 +35,8 @@ type Options struct {
 	InboxPrefix string        // of the reply subjects
 	Timeout     time.Duration // for an answer, and for a connection
 
+	HandshakeFirst bool // TLS begins before the server has sent anything
+
 	// Authenticate returns the library options with the credentials. It reads files, so its error may be transient. expired,
 	// which may be nil, reports whether a lost connection must be dialled again because another key must be announced.
 	Authenticate func() (options []nats.Option, expired func() bool, err error)
@@ -60,6 +61,7 @@ type Link struct {
 	closing           atomic.Bool                            // the link closes nc itself, so the disconnect is no outage
 	refusal           atomic.Pointer[sinks.UnavailableError] // why: the server refused something that the link requires
 	libraryClosed     chan struct{}                          // closed when the library has closed nc
+	lameDuck          atomic.Bool                            // the server has announced that it is going to end
 	connectedReported atomic.Bool                            // the library has called its connect handler for the current connection
 
 	mu      sync.Mutex
@@ -75,7 +77,7 @@ func Dial(o Options, absence *Outage) *Link {
 	go func() {
 		l.nc, l.err = l.dialServers(ctx)
 		if l.err != nil {
-			absence.startOutage(disconnectProblem(l.err))
+			absence.startOutage(o.disconnectProblem(l.err))
 		}
 		close(l.dialled)
 		if l.err == nil {
@@ -128,7 +130,7 @@ func markErrors[T any, Reader ~func() (T, error)](read Reader) Reader {
 }
 
 func (l *Link) clientOptions(ctx context.Context) []nats.Option {
-	reportOutage := func(err error) { l.outage.startOutage(disconnectProblem(err)) }
+	reportOutage := func(err error) { l.outage.startOutage(l.opts.disconnectProblem(err)) }
 	return []nats.Option{
 		nats.Name(connectionName),
 		nats.SetCustomDialer(&dialer{ctx: ctx, current: &l.current, report: reportOutage}),
@@ -146,6 +148,7 @@ func (l *Link) clientOptions(ctx context.Context) []nats.Option {
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { l.handleDisconnected(err) }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { reportOutage(err) }),
 		nats.ClosedHandler(l.handleClosed),
+		nats.LameDuckModeHandler(func(*nats.Conn) { l.lameDuck.Store(true) }),
 		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) { l.handleAsyncError(nc, err) }),
 	}
 }
@@ -156,46 +159,29 @@ func reconnectDelay(n int) time.Duration {
 	return limit/2 + rand.N(limit/2)
 }
 
-// disconnectProblem describes why there is no connection. It omits addresses: with several servers the cause would change at
-// every attempt. The error that contains it lists them all.
-func disconnectProblem(err error) condition.Problem {
-	var lookup *net.DNSError
-	var network *net.OpError
-	cause := "closed by the server"
+// disconnectProblem describes why there is no connection.
+func (o Options) disconnectProblem(err error) condition.Problem {
+	peer := condition.Peer{Address: "nats.url", Settings: "nats.tls", Other: "set nats.tls.handshakeFirst"}
+	if peer.Secure = o.HandshakeFirst; peer.Secure {
+		peer.Other = "remove nats.tls.handshakeFirst"
+	}
 	switch {
 	case err == nil:
-	case errors.As(err, &lookup):
-		cause = "look up the server's name: " + lookup.Err
-	case errors.As(err, &network):
-		cause = network.Op + ": " + network.Err.Error()
-	default:
-		cause = err.Error()
-	}
-	p := unreachable(cause)
-	certificate := condition.CertificateProblem(err, "nats.tls")
-	switch {
-	case certificate.Cause != "":
-		p = certificate
-		p.Code = condition.SinkCertificate
+		err = io.EOF
 	case isRefused(err), errors.As(err, new(credentialError)):
-		p.Code, p.Remedy = condition.SinkUnauthorized, "check nats.credentials, nats.nkeySeed, nats.user, nats.token and nats.tls"
-	case errors.Is(err, io.EOF): // as a server with handshake_first does when the client waits for its INFO
-		p.Cause = "the server closed the connection (EOF)"
-		p.Remedy = "if the server has tls.handshake_first, set nats.tls.handshakeFirst; else see that it runs, and look at its log"
-	case errors.As(err, new(tls.RecordHeaderError)):
-		p.Remedy = "the server does not begin with TLS: remove nats.tls.handshakeFirst"
+		return condition.Problem{
+			Code: condition.SinkUnauthorized, Cause: err.Error(), Remedy: "check nats.credentials, nats.nkeySeed, nats.user, nats.token and nats.tls",
+		}
+	case errors.Is(err, nats.ErrSecureConnWanted):
+		peer.Secure, peer.Other, err = true, "write nats:// in nats.url and remove nats.tls, or turn TLS on there", tls.RecordHeaderError{Msg: "the server has none"}
 	}
-	return p
+	return peer.Problem(err)
 }
 
 // isRefused reports whether the server refuses the credentials.
 func isRefused(err error) bool {
 	return slices.ContainsFunc([]error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired},
 		func(refusal error) bool { return errors.Is(err, refusal) })
-}
-
-func unreachable(cause string) condition.Problem {
-	return condition.Problem{Code: condition.SinkUnreachable, Cause: cause, Remedy: "check nats.url, the network, and that the server runs"}
 }
 
 // Outage is the reason why there is no connection, and what was learned from lost ones. It outlives the links of one owner.
@@ -222,7 +208,7 @@ func (a *Outage) currentProblem() condition.Problem {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.known {
-		return unreachable("not connected yet")
+		return condition.Problem{Code: condition.SinkUnreachable, Cause: "not connected yet"}
 	}
 	return a.problem
 }
@@ -243,6 +229,7 @@ func (l *Link) notifyChange() {
 
 func (l *Link) handleConnected(nc *nats.Conn) {
 	l.outage.endOutage()
+	l.lameDuck.Store(false)
 	l.connectedReported.Store(true)
 	l.notifyChange()
 }
@@ -251,7 +238,7 @@ func (l *Link) handleConnected(nc *nats.Conn) {
 func (l *Link) handleDisconnected(err error) {
 	l.connectedReported.Store(false)
 	if !l.closing.Load() {
-		l.outage.startOutage(disconnectProblem(err))
+		l.outage.startOutage(l.opts.disconnectProblem(err))
 	}
 	l.calls.failCalls("", l.preferRefusal(&sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: "the connection to NATS was lost", Err: err}))
 	l.notifyChange()
@@ -314,7 +301,7 @@ func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 		l.lines.recordRefusal()
 	}
 	if isRefused(err) {
-		l.outage.startOutage(disconnectProblem(err))
+		l.outage.startOutage(l.opts.disconnectProblem(err))
 	}
 }
 

@@ -38,11 +38,11 @@ func (l *Link) notConnectedError(ctx context.Context, err error) error {
 	}
 	problem := l.outage.currentProblem()
 	if problem == (condition.Problem{}) { // connected again in the meantime
-		problem = unreachable(err.Error())
+		problem = condition.Problem{Code: condition.SinkUnreachable, Cause: err.Error()}
 	}
 	return &sinks.UnavailableError{
 		Code: problem.Code, Reason: "not connected to NATS at " + l.opts.Servers + ": " + problem.Cause, Remedy: problem.Remedy,
-		After: UnavailablePause, Err: err,
+		After: UnavailablePause,
 	}
 }
 
@@ -140,6 +140,20 @@ func TimeoutError(err error) error {
 // UnansweredError returns an [ErrUnanswered] for a message to a subject.
 func (l *Link) UnansweredError(subject string) error {
 	return TimeoutError(fmt.Errorf("%w for %q within %v", ErrUnanswered, subject, l.opts.Timeout))
+}
+
+// NoJetStreamError returns why the API of JetStream has no responder.
+func (l *Link) NoJetStreamError() error {
+	e := &sinks.UnavailableError{
+		Code: condition.SinkTimeout, After: UnavailablePause, Err: nats.ErrNoResponders,
+		Reason: "JetStream does not answer: it is off at this server, or for this account, or it has no leader",
+		Remedy: "enable JetStream for this server and this account, or bring a majority of the servers back",
+	}
+	if l.lameDuck.Load() {
+		e.Code, e.Reason = condition.SinkUnreachable, "the server is about to end (lame duck mode), and its JetStream has ended"
+		e.Remedy = "wait until it has started again, or name all servers of its cluster in nats.url"
+	}
+	return e
 }
 
 // Timeout returns how long to wait for an answer.

@@ -3,6 +3,8 @@ package connection
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"time"
 )
 
@@ -13,7 +15,7 @@ const (
 )
 
 // errSilent is why the link has closed a connection.
-var errSilent = errors.New("the server does not answer")
+var errSilent = fmt.Errorf("the server does not answer: %w", os.ErrDeadlineExceeded)
 
 // watchServer moves the connection to another server when the present one is silent: it may be frozen, and the library waits
 // half a minute for it. Where no other server is known there is nothing to move to. It returns when ctx ends.

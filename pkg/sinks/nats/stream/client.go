@@ -53,11 +53,7 @@ func (c Client) callAPI(ctx context.Context, what string, request, answer any) e
 		return err
 	}
 	if a.NoResponders {
-		return &sinks.UnavailableError{
-			Code: condition.SinkTimeout, After: connection.UnavailablePause, Err: nats.ErrNoResponders,
-			Reason: fmt.Sprintf("no answer about stream %q: JetStream is not enabled for this account, or has no leader", c.Name),
-			Remedy: "enable JetStream for this account, or bring a majority of the servers back",
-		}
+		return c.Link.NoJetStreamError()
 	}
 	if err := json.Unmarshal(a.Data, answer); err != nil {
 		return fmt.Errorf("JetStream's answer about stream %q: %w", c.Name, err)
