@@ -18,7 +18,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // copiedCluster is a fake cluster with a disk that can be replaced by an older copy.
@@ -317,6 +316,7 @@ func testWentBack(t *testing.T, brokers []string, disk copiedDisk, fenced bool, 
 }
 
 func TestAPartitionThatWentBackIsFilledAgain(t *testing.T) {
+	t.Parallel()
 	for _, brokers := range []int{1, 3} {
 		for _, fenced := range []bool{false, true} {
 			for _, moment := range []string{"publishing", "idle", "restart"} {
@@ -355,8 +355,7 @@ func (b *copiedBroker) restoreCopy() {
 
 // Of three brokers, one gets the older copy of its disk. The names are those of directories, so they have no commas.
 func TestAnApacheKafkaThatWentBackIsFilledAgain(t *testing.T) {
-	require.Integration(t)
-	require.Program(t, "java", "install Java 17 or later")
+	t.Parallel()
 	for name, test := range map[string]struct {
 		brokers int
 		fenced  bool
@@ -367,15 +366,7 @@ func TestAnApacheKafkaThatWentBackIsFilledAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			all, err := broker.StartCluster(t.Context(), dir, test.brokers, map[string]string{"log.retention.ms": "-1"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := all.Kill(); err != nil {
-					t.Error(err)
-				}
-			})
+			all := startKafkaIn(t, dir, test.brokers, broker.Options{})
 			disk := &copiedBroker{t, all[test.brokers-1], filepath.Join(dir, fmt.Sprintf("broker-%d", test.brokers), "data")}
 			testWentBack(t, all.Brokers(), disk, test.fenced, test.moment)
 		})
@@ -385,6 +376,7 @@ func TestAnApacheKafkaThatWentBackIsFilledAgain(t *testing.T) {
 // Another exporter, with a journal of its own, took over before the partitions went back: this one cannot send again what it
 // has never had.
 func TestALossAfterAFailoverIsCounted(t *testing.T) {
+	t.Parallel()
 	c := startCopiedCluster(t, 1, 3)
 	l := &lossTest{T: t, brokers: c.brokers, fenced: true, names: []string{"a", "b", "c", "d", "e", "f"},
 		lanes: map[sinks.Lane]sinks.LanePosition{}, settled: map[sinks.Lane]uint64{}}
@@ -408,6 +400,7 @@ func TestALossAfterAFailoverIsCounted(t *testing.T) {
 
 // Another program writes to the topic, and has filled the offsets again before this one publishes.
 func TestALossIsFoundBehindTheRecordsOfOthers(t *testing.T) {
+	t.Parallel()
 	c := startCopiedCluster(t, 1, 1)
 	l := &lossTest{T: t, brokers: c.brokers, names: []string{"a"}, lanes: map[sinks.Lane]sinks.LanePosition{}, settled: map[sinks.Lane]uint64{}}
 	l.open()
@@ -429,6 +422,7 @@ func TestALossIsFoundBehindTheRecordsOfOthers(t *testing.T) {
 
 // The marks of a partition grow apart: little is sent again after a recent loss, and not everything after an old one.
 func TestTheMarksOfAPartitionReachFarBack(t *testing.T) {
+	t.Parallel()
 	p := &partitionAcks{}
 	const batches = 100_000
 	for i := range int64(batches) {

@@ -39,6 +39,7 @@ func alterTopic(t *testing.T, brokers []string, topic, name, value string) {
 }
 
 func TestATopicThatIsNotAsRequiredWaitsUntilItIs(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 	s := openSink(t, expectedTopicConfig(checkRequire, brokers))
 	lane := laneOf(t, s, pod("a", 1))
@@ -53,6 +54,7 @@ func TestATopicThatIsNotAsRequiredWaitsUntilItIs(t *testing.T) {
 }
 
 func TestATopicThatIsNotAsExpectedIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 	s, log := openSinkWithLog(t, expectedTopicConfig(checkWarn, brokers))
 	lane := laneOf(t, s, pod("a", 1))
@@ -66,6 +68,7 @@ func TestATopicThatIsNotAsExpectedIsLoggedOnce(t *testing.T) {
 }
 
 func TestATopicThatMayNotBeCheckedNamesTheMissingRight(t *testing.T) {
+	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
 	c.ControlKey(int16(kmsg.DescribeConfigs), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -86,6 +89,7 @@ func TestATopicThatMayNotBeCheckedNamesTheMissingRight(t *testing.T) {
 }
 
 func TestSettingsThatMayLoseAcknowledgedChangesAreFaults(t *testing.T) {
+	t.Parallel()
 	weak := map[string]string{"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 	for replicas, want := range map[int]int{1: 1, 3: 2} { // a single replica has no others to wait for
 		if got := (CreateTopics{}).settingFaults(&cluster.Layout{Replicas: replicas}, weak); len(got) != want {
@@ -103,6 +107,7 @@ func TestSettingsThatMayLoseAcknowledgedChangesAreFaults(t *testing.T) {
 }
 
 func TestATopicThatDropsChangesIsAFaultUnlessConfigured(t *testing.T) {
+	t.Parallel()
 	compacted := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "1048588", "retention.ms": "604800000"}
 	for name, c := range map[string]struct {
 		format   format.Format
@@ -128,6 +133,7 @@ func TestATopicThatDropsChangesIsAFaultUnlessConfigured(t *testing.T) {
 }
 
 func TestAFaultOfAllTopicsIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "a", "b", "c"))
 	for _, topic := range []string{"a", "b", "c"} {
 		alterTopic(t, brokers, topic, "cleanup.policy", "compact")
@@ -144,6 +150,7 @@ func TestAFaultOfAllTopicsIsLoggedOnce(t *testing.T) {
 // TestATopicThatIsEditedWhileItIsUsedIsFound covers both: a condition that ends when the topic is mended, and changes that
 // wait until then.
 func TestATopicThatIsEditedWhileItIsUsedIsFound(t *testing.T) {
+	t.Parallel()
 	for _, check := range []string{checkWarn, checkRequire} {
 		for name, values := range map[string][2]string{"retention.ms": {"60000", "604800000"}, "cleanup.policy": {"compact", "delete"}} {
 			t.Run(check+" "+name, func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 )
 
 func TestEveryFormatKeepsTheContract(t *testing.T) {
+	t.Parallel()
 	for _, f := range format.All()[1:] {
 		t.Run(f.String(), func(t *testing.T) {
 			_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
@@ -59,6 +60,7 @@ func deliveredInFormats(t testing.TB, records []*kgo.Record) []sinktest.Delivere
 }
 
 func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
+	t.Parallel()
 	c := pod("a", 7)
 	c.Resource.Group, c.Coalesced = "apps", true
 	for f, want := range map[format.Format]map[string]string{

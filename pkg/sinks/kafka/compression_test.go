@@ -50,6 +50,7 @@ func refuseCodecs(c *kfake.Cluster, code int16, known ...int16) *atomic.Int32 {
 }
 
 func TestACodecThatBrokersRefuseIsReplacedByOneThatTheyAccept(t *testing.T) {
+	t.Parallel()
 	for name, broker := range map[string]struct {
 		code    int16
 		known   []int16
@@ -93,6 +94,7 @@ func TestACodecThatBrokersRefuseIsReplacedByOneThatTheyAccept(t *testing.T) {
 }
 
 func TestAWindowThatIsInFlightWhenACodecIsRefusedIsWrittenOnceAndInOrder(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSmallBatches(t)
 	mustPublish(t, s, lane, pods("a", 2, 40)) // several batches may be in flight now
 	refuseCodecs(c, kerr.UnsupportedCompressionType.Code, 0, 1)
@@ -101,6 +103,7 @@ func TestAWindowThatIsInFlightWhenACodecIsRefusedIsWrittenOnceAndInOrder(t *test
 }
 
 func TestACodecThatWasConfiguredIsKeptAndNamedWhenItIsRefused(t *testing.T) {
+	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.SeedTopics(1, topicA))
 	refuseCodecs(c, kerr.UnsupportedForMessageFormat.Code, 0, 1)
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, Compression: "lz4"})
@@ -116,6 +119,7 @@ func TestACodecThatWasConfiguredIsKeptAndNamedWhenItIsRefused(t *testing.T) {
 }
 
 func TestATopicThatRefusesEveryFormIsNotSaidToRefuseACodec(t *testing.T) {
+	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.SeedTopics(1, topicA))
 	refuseCodecs(c, kerr.UnsupportedForMessageFormat.Code)
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
@@ -131,6 +135,7 @@ func TestATopicThatRefusesEveryFormIsNotSaidToRefuseACodec(t *testing.T) {
 }
 
 func TestEveryCodecThatIsTriedExists(t *testing.T) {
+	t.Parallel()
 	for _, name := range codecsByPreference {
 		if _, ok := record.Codecs[name]; !ok {
 			t.Errorf("no codec %q", name)

@@ -19,12 +19,14 @@ func validConfig() Config {
 }
 
 func TestAShortConfigIsEnough(t *testing.T) {
+	t.Parallel()
 	if err := validConfig().Validate(); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
+	t.Parallel()
 	for want, spoil := range map[string]func(*Config){
 		`kafka.brokers: missing; expected at least one "host:port"`:                                                                  func(c *Config) { c.Brokers = nil },
 		`kafka.brokers[1]: "kafka"; expected "host:port"`:                                                                            func(c *Config) { c.Brokers = append(c.Brokers, "kafka") },
@@ -82,6 +84,7 @@ func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
 }
 
 func TestEveryMistakeIsReportedAtOnce(t *testing.T) {
+	t.Parallel()
 	err := Config{Compression: "x"}.Validate()
 	for _, field := range []string{"kafka.brokers:", "kafka.topic:", "kafka.compression:"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
@@ -91,6 +94,7 @@ func TestEveryMistakeIsReportedAtOnce(t *testing.T) {
 }
 
 func TestNoErrorHoldsThePassword(t *testing.T) {
+	t.Parallel()
 	const secret = "s3cr\x00et"
 	c := validConfig()
 	for _, s := range []auth.SASL{
@@ -106,6 +110,7 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 }
 
 func TestAPasswordFileIsReadAtStart(t *testing.T) {
+	t.Parallel()
 	c := validConfig()
 	c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", PasswordFile: filepath.Join(t.TempDir(), "password")}
 	if _, err := New(c, format.JSON, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.sasl.passwordFile: ") {
@@ -120,6 +125,7 @@ func TestAPasswordFileIsReadAtStart(t *testing.T) {
 }
 
 func TestTopicNamesAreAlwaysLegal(t *testing.T) {
+	t.Parallel()
 	for value, want := range map[string]string{"web-1.eu_x": "web-1.eu_x", "system:node": "system_3Anode", "ä": "_C3_A4", "a/b": "a_2Fb"} {
 		if got := string(appendEscaped(nil, value)); got != want {
 			t.Errorf("%q becomes %q, want %q", value, got, want)
@@ -128,6 +134,7 @@ func TestTopicNamesAreAlwaysLegal(t *testing.T) {
 }
 
 func TestATopicNameThatIsTooLongIsRejected(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t)
 	s := openSink(t, Config{Brokers: brokers, Topic: "{name}"})
 	_, err := s.Lane(&event.Change{Name: strings.Repeat("x", 250)})
@@ -149,6 +156,7 @@ func FuzzLaneNamesComeBack(f *testing.F) {
 }
 
 func TestRecordsAreNumberedByDefault(t *testing.T) {
+	t.Parallel()
 	for want, configs := range map[bool][]Config{
 		true:  {{}, {Idempotence: new(true)}},
 		false: {{Idempotence: new(false)}},

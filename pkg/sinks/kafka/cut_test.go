@@ -136,6 +136,7 @@ func addTwoPartitions(brokers []string) func(t testing.TB) {
 }
 
 func TestContractThroughAnOutage(t *testing.T) {
+	t.Parallel()
 	cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(3))
 	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", RequestTimeout: lateTimeout, BatchBytes: minBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
@@ -158,6 +159,7 @@ func TestContractThroughAnOutage(t *testing.T) {
 }
 
 func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
+	t.Parallel()
 	cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(4, topicA))
 	cfg := Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes}
 	var written atomic.Int64
@@ -187,6 +189,7 @@ func (c countingSink) Publish(ctx context.Context, lane sinks.Lane, batch []sink
 }
 
 func TestConnectionsCutEverySevenMillisecondsCostNothing(t *testing.T) {
+	t.Parallel()
 	const partitions, each = 8, 25_000
 	cut, cluster, brokers := startCuttableCluster(t, kfake.NumBrokers(3), kfake.SeedTopics(partitions, topicA))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: 8 * minBatchBytes}) // several in each Publish

@@ -456,6 +456,7 @@ func (r *topicRun) readToEnd() {
 // with more or fewer partitions, processes that take over, late batches of replaced ones, and a broker that is killed, each
 // while messages are under way. Both deliver the same versions of each object in the same order, each of them once.
 func TestTopicsByNameEqualTopicsByID(t *testing.T) {
+	t.Parallel()
 	rounds := 1
 	if fullSize(t) > 0 {
 		rounds = 6

@@ -4,6 +4,7 @@ import "testing"
 
 // The vectors are those of org.apache.kafka.common.utils.UtilsTest.testMurmur2.
 func TestKeysAreHashedAsJavaDoes(t *testing.T) {
+	t.Parallel()
 	for key, want := range map[string]int32{
 		"21":                         -973932308,
 		"foobar":                     -790332482,
@@ -19,6 +20,7 @@ func TestKeysAreHashedAsJavaDoes(t *testing.T) {
 }
 
 func TestPartitionsOfNegativeHashesAreJavas(t *testing.T) {
+	t.Parallel()
 	// toPositive clears the sign bit; it does not negate.
 	if got, want := partitionForKey([]byte("21"), 6), int32((-973932308&0x7fffffff)%6); got != want {
 		t.Errorf("partition %d, want %d", got, want)

@@ -28,6 +28,7 @@ func deletedAndRecreated(n int) []sinks.Message {
 // TestATombstoneFollowsEachDelete also covers the count: the broker rejects a batch with a number that does not follow the
 // records of the last one.
 func TestATombstoneFollowsEachDelete(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 	s := openSinkWith(t, Config{Brokers: brokers, Topic: topicA, Tombstones: true}, format.Debezium, slog.New(slog.DiscardHandler))
 	lane, changes := laneName(topicA, 0, 1), deletedAndRecreated(6)
@@ -66,6 +67,7 @@ func TestATombstoneFollowsEachDelete(t *testing.T) {
 }
 
 func TestARecordWithoutAValueHasTheChangeHeader(t *testing.T) {
+	t.Parallel()
 	gap := &event.Change{
 		Type: event.Gap, Cluster: "test", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, ResourceVersion: "9",
 		ObservedAt: baseTime, Gap: &event.GapInfo{From: "3", To: "9", Reason: "expired"},
@@ -88,6 +90,7 @@ func TestARecordWithoutAValueHasTheChangeHeader(t *testing.T) {
 }
 
 func TestTombstonesAreForDebeziumOnly(t *testing.T) {
+	t.Parallel()
 	cfg := Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA, Tombstones: true}
 	if _, err := New(cfg, format.JSON, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.tombstones: ") {
 		t.Errorf("error %v", err)

@@ -42,6 +42,7 @@ func pingUntilReady(t *testing.T, s *Sink) {
 }
 
 func TestPingReportsThatKafkaIsUnreachable(t *testing.T) {
+	t.Parallel()
 	for _, topic := range []string{topicA, "k8s.{group}.{resource}"} {
 		cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
 		s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topic, RequestTimeout: lateTimeout})
@@ -58,6 +59,7 @@ func TestPingReportsThatKafkaIsUnreachable(t *testing.T) {
 }
 
 func TestPingReportsThatTheTopicIsMissing(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA})
 	if err := s.Ping(t.Context()); !errors.Is(err, kafka.UnknownTopicOrPartition) || condition.ProblemOf(err, "").Code != condition.SinkTargetMissing || !strings.Contains(err.Error(), `topic "k8s.core.pods" does not exist`) {
@@ -68,6 +70,7 @@ func TestPingReportsThatTheTopicIsMissing(t *testing.T) {
 }
 
 func TestPingReportsThatTheTopicIsNotAsRequired(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 	s, _ := openSinkWithLog(t, expectedTopicConfig(checkRequire, brokers))
 	if err := s.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "partitions 1, expected 2") {
@@ -79,6 +82,7 @@ func TestPingReportsThatTheTopicIsNotAsRequired(t *testing.T) {
 }
 
 func TestPingReportsThatTheTopicIsForbidden(t *testing.T) {
+	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 	s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA})
 	fault := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Err: kerr.TopicAuthorizationFailed, Count: -1})
@@ -90,6 +94,7 @@ func TestPingReportsThatTheTopicIsForbidden(t *testing.T) {
 }
 
 func TestATopicIsThereBeforeTheFirstChangeIfItsNameIsFixed(t *testing.T) {
+	t.Parallel()
 	for topic, want := range map[string]int{topicA: 3, "k8s.{group}.{resource}": 0} {
 		_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 		s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topic, CreateTopics: CreateTopics{Enabled: true, Partitions: 3}})
@@ -102,6 +107,7 @@ func TestATopicIsThereBeforeTheFirstChangeIfItsNameIsFixed(t *testing.T) {
 }
 
 func TestPingsWhileChangesArePublishedDisturbNothing(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	var checks sync.WaitGroup
@@ -123,6 +129,7 @@ func TestPingsWhileChangesArePublishedDisturbNothing(t *testing.T) {
 }
 
 func TestACancelledPingReturnsTheContextError(t *testing.T) {
+	t.Parallel()
 	s, _ := openSinkWithLog(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -134,6 +141,7 @@ func TestACancelledPingReturnsTheContextError(t *testing.T) {
 // TestABrokerThatReturnsIsUsedAtOnce sends a request to a broker that was unreachable a moment ago: it must not wait for
 // the next probe, or report an outage.
 func TestABrokerThatReturnsIsUsedAtOnce(t *testing.T) {
+	t.Parallel()
 	cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(1))
 	s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	cut.setDown(true)

@@ -34,6 +34,7 @@ func faultAt(t testing.TB, err *kerr.Error, version int) kfake.Fault {
 }
 
 func TestSeveralBatchesAreInFlightAndThoseInFrontOfAFailureAreAcknowledged(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSmallBatches(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 5)) // applied by kfake
 	n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40))
@@ -48,6 +49,7 @@ func TestSeveralBatchesAreInFlightAndThoseInFrontOfAFailureAreAcknowledged(t *te
 }
 
 func TestNothingIsLostRepeatedOrReorderedWhereverAWindowFails(t *testing.T) {
+	t.Parallel()
 	for _, failure := range []*kerr.Error{
 		kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, // applied by kfake
 		kerr.NotEnoughReplicas, kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.CorruptMessage, kerr.MessageTooLarge,
@@ -66,6 +68,7 @@ func TestNothingIsLostRepeatedOrReorderedWhereverAWindowFails(t *testing.T) {
 }
 
 func TestARecordRejectedInTheMiddleOfAWindowIsRejectedAlone(t *testing.T) {
+	t.Parallel()
 	for _, bad := range []int{2, 7, 12, 20, 39} {
 		c, brokers, s, lane := openSmallBatches(t)
 		f := faultAt(t, kerr.InvalidRecord, bad)
@@ -84,6 +87,7 @@ func TestARecordRejectedInTheMiddleOfAWindowIsRejectedAlone(t *testing.T) {
 }
 
 func TestAWindowInDoubtIsResentWhenItsBytesAreNotRetained(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSmallBatches(t)
 	s.lanes.retained.tryReserve(maxRetainedBytes)
 	for from := 2; from < 100; from += 40 {
@@ -106,6 +110,7 @@ func TestAWindowInDoubtIsResentWhenItsBytesAreNotRetained(t *testing.T) {
 }
 
 func TestShorterBatchesAfterAWindowInDoubtCauseNoDuplicate(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSmallBatches(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
 	if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil || len(s.lanes.byName[lane].window.batches) != maxInFlight+1 {
@@ -118,6 +123,7 @@ func TestShorterBatchesAfterAWindowInDoubtCauseNoDuplicate(t *testing.T) {
 }
 
 func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSmallBatches(t)
 	c.Fault(faultAt(t, kerr.RequestTimedOut, 3))
 	if n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40)); n != 0 || err == nil {
@@ -138,6 +144,7 @@ func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
 // The bytes of a batch under way may be gone when the answer requires sending it again. If the caller then returns with
 // fewer messages than before, which delivery never does, some are written twice.
 func TestAFailureAfterACallLosesNothingWhenBatchesAreNotRetained(t *testing.T) {
+	t.Parallel()
 	for _, failure := range []*kerr.Error{kerr.RequestTimedOut, kerr.CorruptMessage, kerr.NotLeaderForPartition} {
 		for bad := 3; bad < 40; bad += 5 {
 			c, brokers, s, lane := openSmallBatches(t)
@@ -168,6 +175,7 @@ func TestAFailureAfterACallLosesNothingWhenBatchesAreNotRetained(t *testing.T) {
 // A broker accepts any number from a producer that it does not know: with two batches, it could reject the first and accept
 // the second.
 func TestABrokerThatMayNotKnowTheSequenceIsSentOneBatch(t *testing.T) {
+	t.Parallel()
 	for name, before := range map[string][]sinks.Message{"a new producer": nil, "a producer that may be forgotten": pods("a", 1, 2)} {
 		c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 		s := openSink(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes})
@@ -184,6 +192,7 @@ func TestABrokerThatMayNotKnowTheSequenceIsSentOneBatch(t *testing.T) {
 }
 
 func TestANetworkThatTakesLongForOneBatchGetsOneAtATime(t *testing.T) {
+	t.Parallel()
 	l := &lane{
 		numbers: &numberedSequencer{lastWritten: time.Now()},
 		window:  publishWindow{partition: &partitionClient{requestTimeout: 10 * time.Second}},
@@ -200,6 +209,7 @@ func TestANetworkThatTakesLongForOneBatchGetsOneAtATime(t *testing.T) {
 }
 
 func TestACallCancelledInTheMiddleOfAWindowIsResumed(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSmallBatches(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	wake := make(chan struct{})
@@ -224,6 +234,7 @@ func TestACallCancelledInTheMiddleOfAWindowIsResumed(t *testing.T) {
 // The window slides from one call to the next: a call with more messages than may be in flight returns while the window is
 // full. The next call neither sends these batches again nor waits for them before it sends new ones.
 func TestALargeCallReturnsWhileTheWindowIsFull(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSmallBatches(t)
 	calls := 0
 	for at := 2; at < 100; calls++ {

@@ -16,6 +16,7 @@ import (
 // again (KIP-219): here for longer than the request timeout. Nothing is sent under the quota until then, other requests are
 // answered, and an announced time of hours ends with the quota.
 func TestAQuotaLosesRepeatsAndReordersNothing(t *testing.T) {
+	t.Parallel()
 	const partitions, size, clientID = 2, 36_000, "throttled"
 	b := startKafka(t)
 	s, log := openSinkWithLog(t, Config{Brokers: b.Brokers(), Topic: topicA, ClientID: clientID, Compression: "none", BatchBytes: minBatchBytes,

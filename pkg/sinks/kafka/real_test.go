@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -22,20 +23,39 @@ func startKafka(t *testing.T) *broker.Broker { t.Helper(); return startKafkaWith
 // startKafkaWith is startKafka with additional properties.
 func startKafkaWith(t *testing.T, properties map[string]string) *broker.Broker {
 	t.Helper()
+	return startKafkaIn(t, t.TempDir(), 1, broker.Options{Properties: properties})[0]
+}
+
+// runningClusters bounds how many clusters of Apache Kafka run at the same time, because of their memory.
+var runningClusters = make(chan struct{}, 2)
+
+// startKafkaIn starts n brokers with their disks in dir, which end with the test. A test has one cluster at a time.
+func startKafkaIn(t *testing.T, dir string, n int, options broker.Options) broker.Brokers {
+	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
 	all := map[string]string{"log.retention.ms": "-1"} // test records have old timestamps, by which Kafka deletes them
-	maps.Copy(all, properties)
-	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: all})
+	maps.Copy(all, options.Properties)
+	runningClusters <- struct{}{}
+	t.Cleanup(func() { <-runningClusters })
+	var brokers broker.Brokers
+	var err error
+	if n > 1 {
+		brokers, err = broker.StartCluster(t.Context(), dir, n, all)
+	} else {
+		options.Dir, options.Properties = filepath.Join(dir, "broker-1"), all
+		brokers = make(broker.Brokers, 1)
+		brokers[0], err = broker.Start(t.Context(), options)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := b.Kill(); err != nil {
+		if err := brokers.Kill(); err != nil {
 			t.Error(err)
 		}
 	})
-	return b
+	return brokers
 }
 
 func restartBroker(t testing.TB, b *broker.Broker) {
@@ -48,6 +68,7 @@ func restartBroker(t testing.TB, b *broker.Broker) {
 }
 
 func TestContractOnApacheKafka(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
 		t.Run(compression, func(t *testing.T) {
@@ -78,6 +99,7 @@ func TestContractOnApacheKafka(t *testing.T) {
 }
 
 func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
+	t.Parallel()
 	const partitions, each, kills = 4, 25_000, 3
 	b := startKafka(t)
 	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: 8 * minBatchBytes,
@@ -117,6 +139,7 @@ func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
 }
 
 func TestARealBrokerRejectsOnlyTheLargeRecord(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CheckTopics: checkRequire, CreateTopics: CreateTopics{
 		Enabled: true, Partitions: 1, Configs: []TopicConfig{{"max.message.bytes", "30000"}},
@@ -148,6 +171,7 @@ func openWithTopic(t *testing.T, cfg Config) *Sink {
 }
 
 func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	lane := laneOf(t, s, pod("a", 1))

@@ -27,6 +27,7 @@ import (
 // TestARecreatedTopicHoldsNothingTwiceOrOutOfOrder deletes a topic and creates it again while a lane has many batches under
 // way, with and without a fence.
 func TestARecreatedTopicHoldsNothingTwiceOrOutOfOrder(t *testing.T) {
+	t.Parallel()
 	const rounds, each = 3, 500
 	brokers := startThreeBrokers(t).Brokers()
 	for topic, fenced := range map[string]bool{"k8s.fenced": true, "k8s.journaled": false} {
@@ -155,6 +156,7 @@ func brokersOfAges(t *testing.T) map[string][]string {
 // TestPositionsInADeletedTopicAreNotThoseOfTheNextOne lets a process write to a topic that is recreated, and another one
 // take over when the first topic is all that the state has: everything in the second one is found, and goes on from there.
 func TestPositionsInADeletedTopicAreNotThoseOfTheNextOne(t *testing.T) {
+	t.Parallel()
 	for age, brokers := range brokersOfAges(t) {
 		for _, partitions := range []int{1, 2} {
 			topic := "k8s.recreated." + itoa(partitions)
@@ -190,6 +192,7 @@ func TestPositionsInADeletedTopicAreNotThoseOfTheNextOne(t *testing.T) {
 // TestAReplacedProcessWritesNothingToARecreatedTopic, though nothing was written there that could fence it, and whether it
 // finds the topic or creates it.
 func TestAReplacedProcessWritesNothingToARecreatedTopic(t *testing.T) {
+	t.Parallel()
 	brokers := startKafka(t).Brokers()
 	for _, create := range []bool{true, false} {
 		topic := "k8s.replaced." + strconv.FormatBool(create)
@@ -217,6 +220,7 @@ func TestAReplacedProcessWritesNothingToARecreatedTopic(t *testing.T) {
 // TestWhatAReplacedProcessWroteToARecreatedTopicIsNotRepeated: a broker before Kafka 4.1 takes a batch that was under way
 // for the topic of this name, until the active process fences the topic, before its first message.
 func TestWhatAReplacedProcessWroteToARecreatedTopicIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	brokers := startKafka(t).Brokers()
 	cfg := Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff}
 	createTopicWhenDeleted(t, brokers, topicA, 1)
@@ -252,6 +256,7 @@ func TestWhatAReplacedProcessWroteToARecreatedTopicIsNotRepeated(t *testing.T) {
 
 // TestALaneOfADeletedTopicWritesNothingToOneWithFewerPartitions: what it has under way is sent again through other lanes.
 func TestALaneOfADeletedTopicWritesNothingToOneWithFewerPartitions(t *testing.T) {
+	t.Parallel()
 	brokers := startKafka(t).Brokers()
 	for topic, fenced := range map[string]bool{"k8s.fenced": true, "k8s.journaled": false} {
 		cfg := Config{Brokers: brokers, Topic: topic, CheckTopics: checkOff}
@@ -276,6 +281,7 @@ func TestALaneOfADeletedTopicWritesNothingToOneWithFewerPartitions(t *testing.T)
 // TestTheWaitingLaneOfATopicGoesOnInOneWithFewerPartitions: it had found the partitions of the first topic, and could not
 // write to them.
 func TestTheWaitingLaneOfATopicGoesOnInOneWithFewerPartitions(t *testing.T) {
+	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(6, topicA))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff})
 	lane, err := s.Lane(pod("a", 1))
@@ -310,6 +316,7 @@ func TestTheWaitingLaneOfATopicGoesOnInOneWithFewerPartitions(t *testing.T) {
 
 // TestABrokerThatLagsBehindTheGrowthOfATopicReplacesNoLanes: those of a recreated topic are replaced.
 func TestABrokerThatLagsBehindTheGrowthOfATopicReplacesNoLanes(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(4, topicA))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff})
 	lane := laneOf(t, s, pod("a", 1))

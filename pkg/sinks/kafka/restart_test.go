@@ -57,6 +57,7 @@ func openSuccessors(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers 
 }
 
 func TestChangesAcknowledgedAfterTheLastSaveAreNotDuplicated(t *testing.T) {
+	t.Parallel()
 	_, brokers, next, k := openSuccessors(t)
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 5))
@@ -69,6 +70,7 @@ func TestChangesAcknowledgedAfterTheLastSaveAreNotDuplicated(t *testing.T) {
 }
 
 func TestABatchWithALostAnswerIsNotDuplicatedByTheNextProcess(t *testing.T) {
+	t.Parallel()
 	c, brokers, next, _ := openSuccessors(t)
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 5))
@@ -82,6 +84,7 @@ func TestABatchWithALostAnswerIsNotDuplicatedByTheNextProcess(t *testing.T) {
 }
 
 func TestProcessesThatDieBeforeTheyStoreAnythingCauseNoDuplicates(t *testing.T) {
+	t.Parallel()
 	_, brokers, next, _ := openSuccessors(t)
 	for life := range 6 {
 		s, lane := next(uint64(3 * life))
@@ -92,6 +95,7 @@ func TestProcessesThatDieBeforeTheyStoreAnythingCauseNoDuplicates(t *testing.T) 
 
 // The batch of a dead process may reach the broker after its successor has read the partition.
 func TestALateBatchIsNotDuplicated(t *testing.T) {
+	t.Parallel()
 	_, brokers, next, k := openSuccessors(t)
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 5))
@@ -112,6 +116,7 @@ func TestALateBatchIsNotDuplicated(t *testing.T) {
 
 // TestAfterAChangeOfRoutesTheDeadProcessIsTurnedAway: what has the offset of another message is found by its ID.
 func TestAfterAChangeOfRoutesTheDeadProcessIsTurnedAway(t *testing.T) {
+	t.Parallel()
 	_, brokers, next, k := openSuccessors(t)
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 5))
@@ -136,6 +141,7 @@ func TestAfterAChangeOfRoutesTheDeadProcessIsTurnedAway(t *testing.T) {
 
 // TestAClaimThatBrokersHaveForgottenIsMadeAgain: a copy of the journal, or a coordinator that was restored, has another one.
 func TestAClaimThatBrokersHaveForgottenIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	_, brokers, next, _ := openSuccessors(t)
 	first, lane := next(0)
 	mustPublish(t, first, lane, pods("a", 1, 5))
@@ -149,6 +155,7 @@ func TestAClaimThatBrokersHaveForgottenIsMadeAgain(t *testing.T) {
 
 // TestAPingSaysThatNoTransactionalIDIsGranted before anything is published.
 func TestAPingSaysThatNoTransactionalIDIsGranted(t *testing.T) {
+	t.Parallel()
 	c, _, s, _ := openSingleLane(t)
 	refuseTransactionalIDs(c)
 	pingUntilReady(t, s)
@@ -158,6 +165,7 @@ func TestAPingSaysThatNoTransactionalIDIsGranted(t *testing.T) {
 // Partitions are added while no process runs. What the previous process had is finished in the layout that it had, where its
 // records are found.
 func TestPartitionsThatAreAddedBetweenProcessesRepeatNothing(t *testing.T) {
+	t.Parallel()
 	count := 2
 	for partitionForKey(pod("a", 1).AppendKey(nil), count) != 0 { // so that all is read in order, from one partition
 		count++
@@ -193,6 +201,7 @@ func TestPartitionsThatAreAddedBetweenProcessesRepeatNothing(t *testing.T) {
 }
 
 func TestAWindowWithLostAnswersIsNotDuplicatedByTheNextProcess(t *testing.T) {
+	t.Parallel()
 	for _, lost := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicas} { // the first one is applied by kfake, with those behind
 		for _, version := range []int{2, 5, 9} {
 			c, brokers, next, _ := openSuccessors(t)
@@ -211,6 +220,7 @@ func TestAWindowWithLostAnswersIsNotDuplicatedByTheNextProcess(t *testing.T) {
 
 // Each time the successor has read the partition and sends the rest, one more batch of the dead process arrives.
 func TestAWindowThatArrivesInPiecesIsNotDuplicated(t *testing.T) {
+	t.Parallel()
 	c, brokers, next, k := openSuccessors(t)
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 2))
@@ -248,6 +258,7 @@ func TestAWindowThatArrivesInPiecesIsNotDuplicated(t *testing.T) {
 }
 
 func TestAMessageThatWasRejectedIsNotTakenForOneThatWasWritten(t *testing.T) {
+	t.Parallel()
 	c, brokers, next, k := openSuccessors(t)
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 3))
@@ -266,6 +277,7 @@ func TestAMessageThatWasRejectedIsNotTakenForOneThatWasWritten(t *testing.T) {
 }
 
 func TestAJournalThatWentBackInTimeLosesNothing(t *testing.T) {
+	t.Parallel()
 	_, brokers, next, k := openSuccessors(t)
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 3))
@@ -284,6 +296,7 @@ func TestAJournalThatWentBackInTimeLosesNothing(t *testing.T) {
 }
 
 func TestWithoutATransactionalIDChangesInDoubtAreResentAndThatIsSaid(t *testing.T) {
+	t.Parallel()
 	c, brokers, next, k := openSuccessors(t)
 	refuseTransactionalIDs(c)
 	s, lane := next(0)
@@ -310,6 +323,7 @@ func wantWarning(t *testing.T, s *Sink, word string) {
 }
 
 func TestWithoutTheRightToReadChangesInDoubtAreResentAndThatIsSaid(t *testing.T) {
+	t.Parallel()
 	c, brokers, next, k := openSuccessors(t)
 	s, lane := next(0)
 	mustPublish(t, s, lane, pods("a", 1, 3))
@@ -326,6 +340,7 @@ func TestWithoutTheRightToReadChangesInDoubtAreResentAndThatIsSaid(t *testing.T)
 }
 
 func TestTheFirstBatchOfALaneWaitsUntilItsEpochIsStored(t *testing.T) {
+	t.Parallel()
 	_, brokers, s, lane := openSingleLane(t)
 	full := errors.New("disk full")
 	if err := s.RestoreState(nil, 0, func(context.Context) error { return full }); err != nil {
@@ -340,6 +355,7 @@ func TestTheFirstBatchOfALaneWaitsUntilItsEpochIsStored(t *testing.T) {
 }
 
 func TestAStateThatCannotBeReadIsAnError(t *testing.T) {
+	t.Parallel()
 	for _, state := range []string{"\x03\x00\x00\x00", "\x04", "\x04\x01\x03abc", "\x04\x00\x00\x00\x00extra", "\x04\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"} {
 		s := openSink(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
 		if err := s.RestoreState([]byte(state), 0, nil); err == nil {

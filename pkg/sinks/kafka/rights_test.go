@@ -15,37 +15,25 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // startKafkaWithACLs starts a broker that denies the user exporter everything until it is granted.
 func startKafkaWithACLs(t *testing.T) (*broker.Broker, Config) {
 	t.Helper()
-	require.Integration(t)
-	require.Program(t, "java", "install Java 17 or later")
 	dir := t.TempDir()
 	ca := certificates.New(t)
 	writeFile(t, dir, "ca.pem", ca.PEM)
 	writeFile(t, dir, "password", []byte(rightPassword))
 	cert, key := ca.Issue(t)
 	const login = "org.apache.kafka.common.security."
-	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(),
+	b := startKafkaIn(t, t.TempDir(), 1, broker.Options{
 		Properties: map[string]string{
-			"log.retention.ms":      "-1",
 			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 			"super.users":           "User:ANONYMOUS", // clients without TLS
 		},
 		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Mechanisms: map[string]string{
 			"PLAIN": login + `plain.PlainLoginModule required user_exporter="` + rightPassword + `";`,
-		}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
+		}}})[0]
 	return b, Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1},
 		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")},
 		SASL: auth.SASL{Mechanism: "plain", Username: "exporter", PasswordFile: filepath.Join(dir, "password")}}
@@ -71,6 +59,7 @@ func grantRights(t *testing.T, b *broker.Broker, kind kafka.ResourceType, name s
 // TestEachMissingRightOfAReplicatedStateIsNamed grants the rights that docs/kafka.md lists, one after the other, and checks
 // the errors before each.
 func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
+	t.Parallel()
 	b, cfg := startKafkaWithACLs(t)
 	s := openSink(t, cfg)
 	store, err := s.OpenState(stateName, nil)
@@ -133,6 +122,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 
 // TestBrokersThatCannotLogTransactionsGetAtLeastOnce: a single broker with the defaults of a larger cluster.
 func TestBrokersThatCannotLogTransactionsGetAtLeastOnce(t *testing.T) {
+	t.Parallel()
 	b := startKafkaWith(t, map[string]string{"transaction.state.log.replication.factor": "3"})
 	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: time.Second, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	publishUntilAccepted(t, s, laneName(topicA, 0, 1), pods("a", 1, 9))
@@ -143,6 +133,7 @@ func TestBrokersThatCannotLogTransactionsGetAtLeastOnce(t *testing.T) {
 // TestWhoMayNotUseTransactionalIDsPublishes with the right to write to the topic alone, and turns the process before away
 // as soon as one is granted.
 func TestWhoMayNotUseTransactionalIDsPublishes(t *testing.T) {
+	t.Parallel()
 	b, cfg := startKafkaWithACLs(t)
 	grantRights(t, b, kafka.ResourceTypeTopic, topicA, kafka.PatternTypeLiteral, kafka.ACLOperationTypeWrite, kafka.ACLOperationTypeDescribe,
 		kafka.ACLOperationTypeCreate, kafka.ACLOperationTypeDescribeConfigs)

@@ -78,6 +78,7 @@ func awaitRepartition(t *testing.T, s *Sink) sinks.Repartition {
 }
 
 func TestChangesOfAnUnknownTopicWaitAndOthersGoOn(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 	s := openSink(t, Config{Brokers: brokers, Topic: "k8s.{group}.{resource}"})
 	node := pod("n", 1)
@@ -93,6 +94,7 @@ func TestChangesOfAnUnknownTopicWaitAndOthersGoOn(t *testing.T) {
 }
 
 func TestChangesGoToTheTopicsTheyAreRoutedTo(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(3, topicA, "audit.pods"))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	audit, err := sinks.ParseTemplate("audit.{resource}")
@@ -121,6 +123,7 @@ func TestChangesGoToTheTopicsTheyAreRoutedTo(t *testing.T) {
 }
 
 func TestChangesOfAWaitingLaneGoToTheirPartitionsInOrder(t *testing.T) {
+	t.Parallel()
 	const n, last = 12, 30
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
@@ -155,6 +158,7 @@ func TestChangesOfAWaitingLaneGoToTheirPartitionsInOrder(t *testing.T) {
 // TestAWatermarkOfAWaitingLaneGoesToEveryPartition: behind everything of its partition that was queued before it, however
 // often the broker has to be asked.
 func TestAWatermarkOfAWaitingLaneGoesToEveryPartition(t *testing.T) {
+	t.Parallel()
 	const partitions, before = 4, 24
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
@@ -195,6 +199,7 @@ func TestAWatermarkOfAWaitingLaneGoesToEveryPartition(t *testing.T) {
 }
 
 func TestARejectionInAWaitingLaneNamesItsMessage(t *testing.T) {
+	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	waits := laneOf(t, s, pod("o0", 1))
@@ -221,6 +226,7 @@ func TestARejectionInAWaitingLaneNamesItsMessage(t *testing.T) {
 }
 
 func TestObjectsMoveWhenTheLanesOfAGrownTopicAreReplaced(t *testing.T) {
+	t.Parallel()
 	_, brokers, s, lane := openSingleLane(t)
 	mustPublish(t, s, lane, pods("a", 1, 3))
 	addPartitions(t, brokers, topicA, 8)
@@ -240,6 +246,7 @@ func TestObjectsMoveWhenTheLanesOfAGrownTopicAreReplaced(t *testing.T) {
 
 // TestANameTooLongForATopicIsRejectedAndTheOthersArrive: a broker would refuse the topic for ever.
 func TestANameTooLongForATopicIsRejectedAndTheOthersArrive(t *testing.T) {
+	t.Parallel()
 	longest := strings.Repeat("n", maxTopicNameLength-len("k8s."))
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "k8s."+longest, "k8s.short"))
 	s := openSink(t, Config{Brokers: brokers, Topic: "k8s.{name}"})

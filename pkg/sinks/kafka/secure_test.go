@@ -23,7 +23,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // Passwords of the tests.
@@ -67,6 +66,7 @@ func startTokenEndpoint(t *testing.T, lives time.Duration) (url string, asked *a
 	t.Helper()
 	asked = &atomic.Int64{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json") // RFC 6749, 5.1
 		id, secret, _ := r.BasicAuth()
 		if id != "exporter" || secret != rightPassword || r.FormValue("grant_type") != "client_credentials" || r.FormValue("scope") != "kafka" {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -83,29 +83,20 @@ func startTokenEndpoint(t *testing.T, lives time.Duration) (url string, asked *a
 // TestEveryMechanismOnApacheKafka uses TLS and each mechanism with a real broker: right credentials work, wrong ones are
 // reported without being shown, and the sink recovers when they are corrected.
 func TestEveryMechanismOnApacheKafka(t *testing.T) {
-	require.Integration(t)
-	require.Program(t, "java", "install Java 17 or later")
+	t.Parallel()
 	dir := t.TempDir()
 	ca := certificates.New(t)
 	writeFile(t, dir, "ca.pem", ca.PEM)
 	cert, key := ca.Issue(t)
 	const login = "org.apache.kafka.common.security."
-	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(),
-		Properties: map[string]string{"log.retention.ms": "-1", "listener.name.secure.connections.max.reauth.ms": "3000"},
+	b := startKafkaIn(t, t.TempDir(), 1, broker.Options{
+		Properties: map[string]string{"listener.name.secure.connections.max.reauth.ms": "3000"},
 		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Mechanisms: map[string]string{
 			"PLAIN":         login + `plain.PlainLoginModule required user_exporter="` + rightPassword + `";`,
 			"SCRAM-SHA-256": login + "scram.ScramLoginModule required;",
 			"SCRAM-SHA-512": login + "scram.ScramLoginModule required;",
 			"OAUTHBEARER":   login + `oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";`,
-		}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
+		}}})[0]
 	addUser(t, b.Brokers(), "exporter", rightPassword)
 	endpoint, _ := startTokenEndpoint(t, time.Hour)
 
@@ -246,6 +237,7 @@ func tokenOf(t *testing.T, from auth.OAuth) func() (string, error) {
 }
 
 func TestATokenIsKeptUntilItIsOld(t *testing.T) {
+	t.Parallel()
 	for lives, times := range map[time.Duration]int64{time.Hour: 1, 0: 3} {
 		url, asked := startTokenEndpoint(t, lives)
 		token := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: rightPassword, Scope: "kafka"})
@@ -261,6 +253,7 @@ func TestATokenIsKeptUntilItIsOld(t *testing.T) {
 }
 
 func TestARefusedSecretIsNotShown(t *testing.T) {
+	t.Parallel()
 	url, _ := startTokenEndpoint(t, time.Hour)
 	_, err := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: wrongPassword, Scope: "kafka"})()
 	if err == nil || strings.Contains(err.Error(), wrongPassword) || !strings.Contains(err.Error(), "invalid_client") {
@@ -269,6 +262,7 @@ func TestARefusedSecretIsNotShown(t *testing.T) {
 }
 
 func TestAnEndpointThatSendsUsElsewhereIsNotFollowed(t *testing.T) {
+	t.Parallel()
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the secret went elsewhere") }))
 	t.Cleanup(other.Close)
 	server := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
@@ -279,22 +273,13 @@ func TestAnEndpointThatSendsUsElsewhereIsNotFollowed(t *testing.T) {
 }
 
 func TestMutualTLSOnApacheKafka(t *testing.T) {
-	require.Integration(t)
-	require.Program(t, "java", "install Java 17 or later")
+	t.Parallel()
 	dir := t.TempDir()
 	ca := certificates.New(t)
 	writeFile(t, dir, "ca.pem", ca.PEM)
 	cert, key := ca.Issue(t)
-	b, err := broker.Start(t.Context(), broker.Options{Dir: t.TempDir(), Properties: map[string]string{"log.retention.ms": "-1"},
-		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Clients: string(ca.PEM)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
+	b := startKafkaIn(t, t.TempDir(), 1, broker.Options{
+		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Clients: string(ca.PEM)}})[0]
 	cfg := Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, TLS: auth.TLS{
 		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: issueCertificate(t, dir, certificates.New(t)), KeyFile: filepath.Join(dir, "key.pem"),
 	}}

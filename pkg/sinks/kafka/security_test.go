@@ -17,6 +17,7 @@ import (
 )
 
 func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
+	t.Parallel()
 	for mechanism, method := range map[string]string{"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512"} {
 		_, brokers := startFakeCluster(t, kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser(method, "exporter", "right"))
 		cfg := Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: mechanism, AllowCleartextCredentials: true, Username: "exporter", Password: "right"}}
@@ -33,6 +34,7 @@ func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
 }
 
 func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ca := certificates.New(t)
 	writeFile(t, dir, "ca.pem", ca.PEM)
@@ -56,6 +58,7 @@ func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
 }
 
 func TestABrokerThatIsNotTrustedGetsNothing(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeFile(t, dir, "ca.pem", certificates.New(t).PEM)
 	ca := certificates.New(t)
@@ -69,6 +72,7 @@ func TestABrokerThatIsNotTrustedGetsNothing(t *testing.T) {
 }
 
 func TestAMechanismThatIsNotOfferedIsNamed(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", rightPassword))
 	dir := t.TempDir()
 	writeFile(t, dir, "token", []byte(unsignedToken("exporter", time.Hour)))
@@ -76,6 +80,7 @@ func TestAMechanismThatIsNotOfferedIsNamed(t *testing.T) {
 }
 
 func TestCredentialsThatAreGoneAreNamed(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", rightPassword))
 	dir := t.TempDir()
 	writeFile(t, dir, "password", []byte(rightPassword))

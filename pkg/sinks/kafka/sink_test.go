@@ -130,6 +130,7 @@ func produceFault(err *kerr.Error) kfake.Fault {
 }
 
 func TestContractOnAFakeCluster(t *testing.T) {
+	t.Parallel()
 	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
 		t.Run(compression, func(t *testing.T) {
 			_, brokers := startFakeCluster(t, kfake.NumBrokers(3))
@@ -154,6 +155,7 @@ func runContract(t *testing.T, brokers []string, cfg Config) {
 }
 
 func TestARecordHasTheDocumentedKeyAndHeaders(t *testing.T) {
+	t.Parallel()
 	_, brokers, s, lane := openSingleLane(t)
 	c := pod("a", 7)
 	c.Resource.Group = "apps"
@@ -175,6 +177,7 @@ func TestARecordHasTheDocumentedKeyAndHeaders(t *testing.T) {
 }
 
 func TestALostAnswerCausesNoDuplicate(t *testing.T) {
+	t.Parallel()
 	for _, lost := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend} { // both are applied by kfake
 		c, brokers, s, lane := openSingleLane(t)
 		mustPublish(t, s, lane, pods("a", 1, 3))
@@ -188,6 +191,7 @@ func TestALostAnswerCausesNoDuplicate(t *testing.T) {
 }
 
 func TestAShorterBatchAfterALostAnswerCausesNoDuplicate(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSingleLane(t)
 	c.Fault(produceFault(kerr.RequestTimedOut))
 	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 9)); n != 0 || err == nil {
@@ -200,6 +204,7 @@ func TestAShorterBatchAfterALostAnswerCausesNoDuplicate(t *testing.T) {
 }
 
 func TestALostAnswerCausesNoDuplicateWhenTheBatchIsNotRetained(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSingleLane(t)
 	s.lanes.retained.tryReserve(maxRetainedBytes)
 	for from := 1; from < 20; from += 5 {
@@ -219,6 +224,7 @@ func TestALostAnswerCausesNoDuplicateWhenTheBatchIsNotRetained(t *testing.T) {
 }
 
 func TestTheBudgetOfRetainedBatchesIsReleased(t *testing.T) {
+	t.Parallel()
 	c, _, s, lane := openSingleLane(t)
 	c.Fault(produceFault(kerr.RequestTimedOut))
 	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 5)); n != 0 || err == nil {
@@ -234,6 +240,7 @@ func TestTheBudgetOfRetainedBatchesIsReleased(t *testing.T) {
 }
 
 func TestBatchesInDoubtAreNeverWrittenAfterOtherMessages(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSingleLane(t)
 	mustPublish(t, s, lane, pods("a", 1, 2))
 	c.Fault(produceFault(kerr.NotEnoughReplicas))
@@ -252,6 +259,7 @@ func TestBatchesInDoubtAreNeverWrittenAfterOtherMessages(t *testing.T) {
 }
 
 func TestAMovedLeaderIsFollowedWithinOneCall(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSingleLane(t)
 	mustPublish(t, s, lane, pods("a", 1, 3))
 	for v := 3; v < 9; v++ {
@@ -264,6 +272,7 @@ func TestAMovedLeaderIsFollowedWithinOneCall(t *testing.T) {
 }
 
 func TestAPassingErrorIsLeftToTheCallersBackOff(t *testing.T) {
+	t.Parallel()
 	for _, passing := range []*kerr.Error{kerr.LeaderNotAvailable, kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.NetworkException, kerr.NotEnoughReplicas, kerr.KafkaStorageError, kerr.UnknownServerError, kerr.PolicyViolation} {
 		c, brokers, s, lane := openSingleLane(t)
 		c.Fault(produceFault(passing))
@@ -279,6 +288,7 @@ func TestAPassingErrorIsLeftToTheCallersBackOff(t *testing.T) {
 }
 
 func TestABatchThatIsTooLargeIsHalvedAndOnlyTheLargeRecordRejected(t *testing.T) {
+	t.Parallel()
 	const limit = 20_000
 	_, brokers, s, lane := openSingleLane(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
 	messages := pods("a", 1, 400)
@@ -297,6 +307,7 @@ func TestABatchThatIsTooLargeIsHalvedAndOnlyTheLargeRecordRejected(t *testing.T)
 }
 
 func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
 	const limit = 5000
 	c, brokers, s, lane := openSingleLane(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
 	smallest, refused, gap := math.MaxInt, 0, uint32(math.MaxUint32)
@@ -325,6 +336,7 @@ func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
 }
 
 func TestAnInvalidRecordIsFoundAndRejectedAlone(t *testing.T) {
+	t.Parallel()
 	for _, refusal := range []*kerr.Error{kerr.InvalidRecord, kerr.CorruptMessage} {
 		c, brokers, s, lane := openSingleLane(t)
 		bad := pod("a", 7).ID()
@@ -347,6 +359,7 @@ func TestAnInvalidRecordIsFoundAndRejectedAlone(t *testing.T) {
 }
 
 func TestDamageOnTheWayIsRepairedByTheSameBytes(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSingleLane(t)
 	f := produceFault(kerr.CorruptMessage)
 	f.Count = maxCorruptTries - 1
@@ -356,6 +369,7 @@ func TestDamageOnTheWayIsRepairedByTheSameBytes(t *testing.T) {
 }
 
 func TestALostSequenceIsRenumberedFromTheFirstUnacknowledged(t *testing.T) {
+	t.Parallel()
 	for _, lost := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch} {
 		c, brokers, s, lane := openSingleLane(t)
 		mustPublish(t, s, lane, pods("a", 1, 5))
@@ -372,6 +386,7 @@ func TestALostSequenceIsRenumberedFromTheFirstUnacknowledged(t *testing.T) {
 }
 
 func TestASequenceThatStaysLostIsLeftToTheCallersBackOff(t *testing.T) {
+	t.Parallel()
 	for _, lost := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.InvalidProducerEpoch} {
 		c, brokers, s, lane := openSingleLane(t)
 		f := produceFault(lost)
@@ -392,6 +407,7 @@ func refuseTransactionalIDs(c *kfake.Cluster) {
 }
 
 func TestEpochsRunOutIntoANewProducerID(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSingleLane(t)
 	refuseTransactionalIDs(c)
 	mustPublish(t, s, lane, pods("a", 1, 3))
@@ -406,6 +422,7 @@ func TestEpochsRunOutIntoANewProducerID(t *testing.T) {
 }
 
 func TestSequencesWrapAsTheJavaClientsDo(t *testing.T) {
+	t.Parallel()
 	s := &numberedSequencer{next: record.ProducerSequence{Sequence: 1<<31 - 3}}
 	s.recordWritten(&inFlightBatch{offsets: make([]uint64, 5), records: 5}, false)
 	if s.next.Sequence != 2 {
@@ -414,6 +431,7 @@ func TestSequencesWrapAsTheJavaClientsDo(t *testing.T) {
 }
 
 func TestMissingRightsStopTheirTopicOrTheSinkAndAreNamed(t *testing.T) {
+	t.Parallel()
 	for refusal, remedy := range map[*kerr.Error]string{
 		kerr.TopicAuthorizationFailed:   "grant WRITE",
 		kerr.ClusterAuthorizationFailed: "IDEMPOTENT_WRITE",
@@ -442,6 +460,7 @@ func old() kfake.Opt {
 }
 
 func TestABrokerWithoutProducerIDsNamesTheFallback(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), old())
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	_, err := s.Publish(t.Context(), laneOf(t, s, pod("a", 1)), pods("a", 1, 2))
@@ -452,6 +471,7 @@ func TestABrokerWithoutProducerIDsNamesTheFallback(t *testing.T) {
 }
 
 func TestTheContractHoldsWithoutIdempotence(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(3), old())
 	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", Idempotence: new(false),
 		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
@@ -465,6 +485,7 @@ func TestTheContractHoldsWithoutIdempotence(t *testing.T) {
 }
 
 func TestWithoutIdempotenceBatchesInDoubtAreResent(t *testing.T) {
+	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), old())
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, Idempotence: new(false)})
 	lane := laneOf(t, s, pod("a", 1))
@@ -477,6 +498,7 @@ func TestWithoutIdempotenceBatchesInDoubtAreResent(t *testing.T) {
 }
 
 func TestTopicsAreCreatedAsConfiguredAndExistingOnesAreUsed(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(3, "seen.nodes"))
 	cfg := Config{Brokers: brokers, Topic: "seen.{resource}", CreateTopics: CreateTopics{
 		Enabled: true, Partitions: 5, ReplicationFactor: 1, Configs: []TopicConfig{{"cleanup.policy", "compact"}},
@@ -496,6 +518,7 @@ func TestTopicsAreCreatedAsConfiguredAndExistingOnesAreUsed(t *testing.T) {
 
 // TestACreatedTopicThatNoBrokerKnowsYetIsNotToBeCreatedByHand: brokers learn of a new topic from the controller.
 func TestACreatedTopicThatNoBrokerKnowsYetIsNotToBeCreatedByHand(t *testing.T) {
+	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1, ReplicationFactor: 1}})
 	unaware := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: topicA, Err: kerr.UnknownTopicOrPartition, Count: -1})
@@ -508,6 +531,7 @@ func TestACreatedTopicThatNoBrokerKnowsYetIsNotToBeCreatedByHand(t *testing.T) {
 }
 
 func TestATopicDeletedMeanwhileIsRecreated(t *testing.T) {
+	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1, ReplicationFactor: 1}})
 	lane := laneOf(t, s, pod("a", 1))
@@ -518,6 +542,7 @@ func TestATopicDeletedMeanwhileIsRecreated(t *testing.T) {
 }
 
 func TestNoBrokerIsUnavailable(t *testing.T) {
+	t.Parallel()
 	s := openSink(t, Config{Brokers: []string{"127.0.0.1:1"}, Topic: topicA})
 	for range 5 {
 		_, err := lookUp(t, s, pod("a", 1))
@@ -530,6 +555,7 @@ func TestNoBrokerIsUnavailable(t *testing.T) {
 }
 
 func TestACancelledCallEndsSoonAndIsResumed(t *testing.T) {
+	t.Parallel()
 	c, brokers, s, lane := openSingleLane(t)
 	mustPublish(t, s, lane, pods("a", 1, 2))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -549,6 +575,7 @@ func TestACancelledCallEndsSoonAndIsResumed(t *testing.T) {
 }
 
 func TestAnUnknownLaneIsAnError(t *testing.T) {
+	t.Parallel()
 	_, _, s, _ := openSingleLane(t)
 	for _, name := range []sinks.Lane{"", "a", "a/b", "a/1of", "a/of3", "a/3of3", "a/-1of3", "a/01of3", "a b/0of1"} {
 		if n, err := s.Publish(t.Context(), name, pods("a", 1, 2)); n != 0 || err == nil {
@@ -558,6 +585,7 @@ func TestAnUnknownLaneIsAnError(t *testing.T) {
 }
 
 func TestAMissingPartitionIsNamed(t *testing.T) {
+	t.Parallel()
 	_, _, s, _ := openSingleLane(t)
 	n, err := s.Publish(t.Context(), topicA+"/4of6", pods("a", 1, 2))
 	if n != 0 || err == nil || !strings.Contains(err.Error(), "was recreated") {
@@ -579,6 +607,7 @@ func TestLaneAllocatesNothingOnceATopicIsKnown(t *testing.T) {
 
 // TestManyTopicsAreCreatedAndCheckedInFewRequests: a first start has many topics at once.
 func TestManyTopicsAreCreatedAndCheckedInFewRequests(t *testing.T) {
+	t.Parallel()
 	const topics = 300
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	var created, checked atomic.Int64

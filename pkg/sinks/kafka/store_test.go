@@ -93,6 +93,7 @@ func (k *stateClient) wantState(want map[string]string) {
 }
 
 func TestAStateIsKeptInACompactedTopic(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	first, follower := newStateClient(t, b.Brokers()), newStateClient(t, b.Brokers())
 	if follower.read() {
@@ -152,6 +153,7 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 // TestALostStateIsNoticed deletes the topic under its owner and a follower. Kafka does not purge compacted
 // topics.
 func TestALostStateIsNoticed(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	owner, follower := newStateClient(t, b.Brokers()), newStateClient(t, b.Brokers())
 	owner.claim()
@@ -181,6 +183,7 @@ func TestALostStateIsNoticed(t *testing.T) {
 // TestADeposedOwnerWritesNothingToARecreatedState recreates the topic under an owner that does not know that it was
 // replaced, and under the one that has replaced it, which finds that out. A broker takes any producer in a new partition.
 func TestADeposedOwnerWritesNothingToARecreatedState(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	former, owner := newStateClient(t, b.Brokers()), newStateClient(t, b.Brokers())
 	former.claim()
@@ -227,6 +230,7 @@ func settingsOf(t *testing.T, brokers []string, topic string) map[string]string 
 
 // TestStateTopicWithSeveralPartitionsIsNamed reports the number of partitions, and not that the brokers do not answer.
 func TestStateTopicWithSeveralPartitionsIsNamed(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	createTopic(t, b.Brokers(), stateName, 3)
 	c := newStateClient(t, b.Brokers())

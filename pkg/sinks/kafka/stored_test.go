@@ -33,6 +33,7 @@ func readIDs(t *testing.T, r *StoredReader, spans []sinks.StoredSpan) (ids [][]s
 // TestStoredRecordsAreReadBackWithReadRightsAlone needs READ and DESCRIBE, names them when they are missing, and returns the
 // records of each partition in order, within the positions that are asked for.
 func TestStoredRecordsAreReadBackWithReadRightsAlone(t *testing.T) {
+	t.Parallel()
 	b, cfg := startKafkaWithACLs(t)
 	const partitions, each = 3, 200
 	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
@@ -104,6 +105,7 @@ func second[A, B any](_ A, b B) B { return b }
 
 // TestMissingTopicIsNamed with the remedy.
 func TestMissingTopicIsNamed(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	r, err := OpenStoredReader(Config{Brokers: b.Brokers(), Topic: topicA})
 	if err != nil {

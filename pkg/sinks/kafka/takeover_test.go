@@ -47,6 +47,7 @@ func failoverHarness(brokers []string, prefix string, f format.Format, adapt fun
 }
 
 func TestFailoverOnApacheKafka(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	for name, adapt := range map[string]func(*Config){
 		"zstd": func(*Config) {}, "lz4": func(c *Config) { c.Compression = "lz4" }, "snappy": func(c *Config) { c.Compression = "snappy" },
@@ -86,6 +87,7 @@ func deliveredWithTombstones(t testing.TB, records []*kgo.Record, tombstones boo
 // TestFailoverWhileBrokersDie kills one of three brokers whenever another process takes over: leaders, and the coordinator
 // of the transactional ID.
 func TestFailoverWhileBrokersDie(t *testing.T) {
+	t.Parallel()
 	cluster := startThreeBrokers(t)
 	h := failoverHarness(cluster.Brokers(), "k8s.three.", format.JSON, func(c *Config) { c.RequestTimeout = 5 * time.Second })
 	allRunning := make(chan struct{}, 1) // holds a token while all brokers run
@@ -120,6 +122,7 @@ func TestFailoverWhileBrokersDie(t *testing.T) {
 
 // TestARenewedTransactionalIDDoesNotExpire uses a broker that expires transactional IDs after seconds.
 func TestARenewedTransactionalIDDoesNotExpire(t *testing.T) {
+	t.Parallel()
 	const expires = 10 * time.Second
 	b := startKafkaWith(t, map[string]string{
 		"transactional.id.expiration.ms":                             itoa(int(expires.Milliseconds())),
@@ -187,6 +190,7 @@ func checkRenewal(t *testing.T, cfg Config, expires time.Duration) bool {
 // TestAFailoverUsesATopicAsItIsNow: lanes that were recorded of a deleted topic of the same name have no route, and are
 // gone. So are those of a topic that does not exist any more, and those that 0.9.0 has recorded without the ID of a topic.
 func TestAFailoverUsesATopicAsItIsNow(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	const before, now = 6, 3
 	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CheckTopics: checkOff}
@@ -277,6 +281,7 @@ func createTopicWhenDeleted(t *testing.T, brokers []string, topic string, partit
 
 // TestALaneIsNotGoneWhileABrokerDoesNotAnswer: it may be the one that knows of the topic.
 func TestALaneIsNotGoneWhileABrokerDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	cluster := startThreeBrokers(t)
 	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, CheckTopics: checkOff, RequestTimeout: 5 * time.Second}
 	s, gone := openSink(t, cfg), topicLanes("k8s.deleted", 2)

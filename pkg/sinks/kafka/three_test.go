@@ -20,35 +20,23 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // startThreeBrokers starts a real cluster of three brokers; topics have three replicas, and two in sync.
 func startThreeBrokers(t *testing.T) broker.Brokers {
 	t.Helper()
-	return startThreeBrokersWith(t, map[string]string{})
+	return startThreeBrokersWith(t, nil)
 }
 
 func startThreeBrokersWith(t *testing.T, properties map[string]string) broker.Brokers {
 	t.Helper()
-	require.Integration(t)
-	require.Program(t, "java", "install Java 17 or later")
-	properties["log.retention.ms"] = "-1"
-	cluster, err := broker.StartCluster(t.Context(), t.TempDir(), 3, properties)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
-	return cluster
+	return startKafkaIn(t, t.TempDir(), 3, broker.Options{Properties: properties})
 }
 
 // TestThreeBrokersLoseAndRepeatNothing kills brokers in turn, moves leaders back when they return, and kills the sink with
 // several batches of each partition in flight, while all lanes publish. FULL_SIZE makes it long.
 func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
+	t.Parallel()
 	const partitions = 3
 	kills, least, most := 2, 0, 10
 	if records := fullSize(t); records > 0 {
@@ -84,6 +72,7 @@ func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
 // TestAFrozenBrokerIsAwayForItsPartitionsOnly freezes one of three brokers. It leads partitions without other replicas, and
 // the controller does not declare it dead. While a message waits for it, the other partitions make progress.
 func TestAFrozenBrokerIsAwayForItsPartitionsOnly(t *testing.T) {
+	t.Parallel()
 	const partitions = 6
 	cluster := startThreeBrokersWith(t, map[string]string{"broker.session.timeout.ms": "600000"})
 	s := openSink(t, Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 30 * time.Second,
@@ -321,6 +310,7 @@ func electLeaders(t *testing.T, brokers []string, partitions int) {
 // frozen one follow when it runs again. Nothing is lost, twice or out of order. The log of the coordinator has no replica on
 // the frozen broker: a coordinator waits for in-sync replicas until the controller removes them.
 func TestAFrozenBrokerAtAFailoverStopsItsOwnLanesOnly(t *testing.T) {
+	t.Parallel()
 	const partitions = 6
 	cluster := startThreeBrokersWith(t, map[string]string{"broker.session.timeout.ms": "600000",
 		"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"})
@@ -437,6 +427,7 @@ func TestAFrozenBrokerAtAFailoverStopsItsOwnLanesOnly(t *testing.T) {
 // can be fenced until the controller has declared it dead, which takes broker.session.timeout.ms, and another one has its
 // place: then the failover goes on by itself, while the broker is still frozen. Nothing is lost, twice or out of order.
 func TestAFrozenCoordinatorDelaysAFailoverUntilItIsReplaced(t *testing.T) {
+	t.Parallel()
 	const partitions = 6
 	cluster := startThreeBrokers(t)
 	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, RequestTimeout: 2 * time.Second,
@@ -562,6 +553,7 @@ func coordinatorOf(t *testing.T, brokers []string, id string) (broker int) {
 
 // TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly: the others do not wait until it can be fenced and read.
 func TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly(t *testing.T) {
+	t.Parallel()
 	const partitions = 6
 	cluster := startThreeBrokersWith(t, map[string]string{"broker.session.timeout.ms": "600000",
 		"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"})

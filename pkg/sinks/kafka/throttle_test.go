@@ -170,6 +170,7 @@ func (b *throttlingBroker) earlyRequests() (early int) {
 }
 
 func TestAllLanesWaitForAThrottlingBroker(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, s, _ := openThrottledSink(t, 2*time.Second)
 		b.throttle(20 * time.Second)
@@ -196,6 +197,7 @@ func TestAllLanesWaitForAThrottlingBroker(t *testing.T) {
 
 // The other batches of the window are under way when the first answer arrives: they wait on the connection.
 func TestAWindowThatIsThrottledOnItsWayIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, s, _ := openThrottledSink(t, 2*time.Second)
 		began := time.Now()
@@ -212,6 +214,7 @@ func TestAWindowThatIsThrottledOnItsWayIsWaitedFor(t *testing.T) {
 
 // The time is wrong, or the quota was raised: the broker would answer on another connection.
 func TestAnAnnouncedTimeOfDaysEndsWithItsQuota(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, s, _ := openThrottledSink(t, 2*time.Second)
 		b.throttle(74 * time.Hour)
@@ -232,6 +235,7 @@ func TestAnAnnouncedTimeOfDaysEndsWithItsQuota(t *testing.T) {
 }
 
 func TestACancelledPublishDoesNotWaitForAQuota(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, s, log := openThrottledSink(t, 2*time.Second)
 		lane := laneName(topicA, 0, 2)
@@ -250,6 +254,7 @@ func TestACancelledPublishDoesNotWaitForAQuota(t *testing.T) {
 }
 
 func TestThrottlingIsLoggedWhenItStartsAndEnds(t *testing.T) {
+	t.Parallel()
 	const calm = 15 * time.Second // as long as Kafka by default measures rates, and more
 	synctest.Test(t, func(t *testing.T) {
 		b, s, log := openThrottledSink(t, 2*time.Second)

@@ -10,6 +10,7 @@ import (
 )
 
 func TestARefusedTimestampIsLeftOutAndLogged(t *testing.T) {
+	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
 	s, log := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA})
 	lane := laneOf(t, s, pod("a", 1))
@@ -33,6 +34,7 @@ func TestARefusedTimestampIsLeftOutAndLogged(t *testing.T) {
 
 // A change may wait in the journal for longer than the topic accepts old timestamps, or retains records.
 func TestRecordsOfAnOldBacklogHaveTheTimeOfSending(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1,
 		Configs: []TopicConfig{{Name: "message.timestamp.before.max.ms", Value: "600000"}}}})
@@ -47,6 +49,7 @@ func TestRecordsOfAnOldBacklogHaveTheTimeOfSending(t *testing.T) {
 
 // A topic that refuses timestamps that are a millisecond old makes every clock wrong.
 func TestWrongClocksHoldNothingBack(t *testing.T) {
+	t.Parallel()
 	b := startKafka(t)
 	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1,
 		Configs: []TopicConfig{{Name: "message.timestamp.before.max.ms", Value: "0"}}}})
