@@ -19,9 +19,10 @@ type batchEncoder struct {
 	buffers    *bufferPool
 	batchBytes int // the configured size, in bytes of uncompressed records
 
-	targetBytes  int // size of the next batch, in bytes of uncompressed records
-	refusedBytes int // a batch of this compressed size was too large for the topic; MaxInt: none was
-	maxRecords   int // messages in the next batch at most; MaxInt unless a refused batch is being halved
+	targetBytes  int    // size of the next batch, in bytes of uncompressed records
+	refusedBytes int    // a batch of this compressed size was too large for the topic; MaxInt: none was
+	maxRecords   int    // messages in the next batch at most; MaxInt unless a refused batch is being halved
+	refused      uint64 // offset of the last message that was rejected here
 }
 
 func newBatchEncoder(encoders encoderPool, c *compressionChoice, t *topic, buffers *bufferPool, batchBytes int) batchEncoder {
@@ -30,7 +31,7 @@ func newBatchEncoder(encoders encoderPool, c *compressionChoice, t *topic, buffe
 }
 
 // encodeBatch encodes as many messages as one batch may hold. A batch that is known to be too large is halved here without
-// asking the broker, unless it is a single record: only the broker decides that.
+// asking the broker. A single record is rejected here only if the limit of the topic is known.
 func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message, at record.ProducerSequence) (*inFlightBatch, error) {
 	codec := b.topic.codec.Load()
 	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(codec))
@@ -44,10 +45,17 @@ func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message
 			return nil, err
 		}
 		f := &inFlightBatch{bytes: bytes, codec: codec, records: records, rawBytes: e.RawBytes(), offsets: make([]uint64, count)}
-		if f.size() >= b.refusedBytes && count > 1 {
+		exceeds := b.topic.exceedsLimit(f.size())
+		if count > 1 && (exceeds || f.size() >= b.refusedBytes) {
 			b.halveNextBatch(f)
 			b.buffers.putBuffer(bytes)
 			continue
+		}
+		if exceeds {
+			b.buffers.putBuffer(bytes)
+			b.endHalving()
+			b.refused = messages[0].Offset
+			return nil, b.topic.tooLargeError(f.size(), nil)
 		}
 		for i := range f.offsets {
 			f.offsets[i] = messages[i].Offset

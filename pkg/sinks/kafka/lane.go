@@ -190,10 +190,13 @@ func (l *lane) fillWindow(ctx context.Context, messages []sinks.Message) (comple
 			_ = l.sendUnsent(&deliveryAttempt{}) // deliverWindow sends again what fails here, and returns the error
 			capacity++
 		}
-		if len(rest) == 0 || len(l.window.batches) >= capacity {
+		if len(rest) == 0 || len(l.window.batches) >= capacity || len(l.window.batches) > 0 && rest[0].Offset == l.encoder.refused {
 			return len(rest) == 0, nil
 		}
 		f, err := l.encoder.encodeBatch(ctx, rest, l.window.sequenceAfter(l.numbers.nextSequence()))
+		if len(l.window.batches) > 0 && errors.As(err, new(*sinks.RejectedError)) {
+			return false, nil // its turn comes when those before it are settled
+		}
 		if err != nil {
 			return false, err
 		}
@@ -256,6 +259,9 @@ func (l *lane) deliverWindow(ctx context.Context) error {
 			return nil
 		case protocol.TooLarge:
 			l.encoder.recordTooLarge(first)
+			if !l.partition.topic.exceedsLimit(first.size()) {
+				_ = l.partition.topics.readLimit(ctx, l.partition.topic) // without it the broker decides about each record
+			}
 			return l.splitRefused(err, v)
 		case protocol.Invalid:
 			return l.splitRefused(err, v)
@@ -373,8 +379,7 @@ func (l *lane) splitRefused(cause error, v protocol.Outcome) error {
 	l.encoder.endHalving()
 	l.abandonWindow()
 	if v == protocol.TooLarge {
-		return &sinks.RejectedError{TooLarge: true, Err: cause,
-			Reason: fmt.Sprintf("a record of %d bytes (compressed) exceeds max.message.bytes of topic %q", size, l.partition.topic.name)}
+		return l.partition.topic.tooLargeError(size, cause)
 	}
 	return &sinks.RejectedError{Err: cause, Reason: fmt.Sprintf("topic %q does not allow this record", l.partition.topic.name)}
 }

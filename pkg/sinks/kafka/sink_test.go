@@ -306,6 +306,45 @@ func TestABatchThatIsTooLargeIsHalvedAndOnlyTheLargeRecordRejected(t *testing.T)
 	wantVersions(t, records[200:], 202, 400)
 }
 
+// TestWhatIsTooLargeIsRejectedWithoutNumbersOnceTheLimitIsKnown: a batch that a broker refuses costs an epoch, and the batches
+// behind it.
+func TestWhatIsTooLargeIsRejectedWithoutNumbersOnceTheLimitIsKnown(t *testing.T) {
+	t.Parallel()
+	const limit, last = 20_000, 300
+	c, brokers, s, lane := openSingleLane(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
+	messages := pods("a", 1, last+1)
+	for i := 0; i < last; i += 3 {
+		large := *messages[i].Change
+		large.After = []byte(`{"x":"` + randomText(2*limit) + `"}`)
+		messages[i].Change = &large
+	}
+	publish := func(batch []sinks.Message) (rejected int) {
+		for len(batch) > 0 {
+			n, err := publishOnward(t.Context(), s, lane, batch)
+			if batch = batch[n:]; err != nil {
+				if refusal := new(sinks.RejectedError); !errors.As(err, &refusal) || !refusal.TooLarge || batch[0].Offset%3 != messages[0].Offset%3 {
+					t.Fatalf("message %d: %v", batch[0].Offset, err)
+				}
+				rejected, batch = rejected+1, batch[1:]
+			}
+		}
+		return rejected
+	}
+	rejected := publish(messages[:6])
+	epochs := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, Observe: true, Count: -1, TopLevel: true})
+	if rejected += publish(messages[6:]); rejected != last/3 || epochs.Hits() > 0 {
+		t.Errorf("%d rejected, want %d; %d requests for an epoch", rejected, last/3, epochs.Hits())
+	}
+	for i, r := range readTopics(t, brokers, topicA) {
+		if v := podVersion(t, r); v != i/2*3+i%2+2 {
+			t.Fatalf("record %d has version %d", i, v)
+		}
+	}
+	alterTopic(t, brokers, topicA, "max.message.bytes", itoa(10*limit))
+	s.topics.topicByName(topicA).limit.Load().readAt = time.Now().Add(-limitAge)
+	mustPublish(t, s, lane, messages[:1])
+}
+
 func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	const limit = 5000

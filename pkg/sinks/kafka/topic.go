@@ -22,6 +22,7 @@ type topic struct {
 	checked      bool          // the settings were checked; belongs to the holder of the token
 	layout       atomic.Pointer[cluster.Layout]
 	codec        atomic.Int32 // index of the codec that it accepts, as far as is known: see compressionChoice
+	limit        atomic.Pointer[sizeLimit]
 }
 
 func newTopic(name string) *topic {
