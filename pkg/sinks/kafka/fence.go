@@ -63,19 +63,59 @@ type fence struct {
 	fenceRounds  *cluster.Coalescer[cluster.Partition, fencedEpoch] // fence batches of this process
 	recordRounds *cluster.Coalescer[laneStart, struct{}]            // record lanes for later processes
 
-	mu        sync.Mutex
-	current   cluster.ProducerEpoch      // the newest; lanes that were never in doubt continue under older ones
-	lanes     map[sinks.Lane]topicLane   // that are recorded, by the names that they have there
-	recorded  map[cluster.Partition]bool // of lanes
-	producers map[int64]bool             // IDs under which this process and earlier ones have written; fixed after the claim
-	progress  map[cluster.Partition]*partitionProgress
-	shapes    map[string]cluster.TopicShape          // of the topics that existed at the fence; set by Fence
-	missing   map[cluster.Partition]bool             // did not exist at the fence, and this process has not written to them
-	unfenced  map[cluster.Partition]bool             // may still get batches of an older process
-	fencedIn  map[cluster.Partition]protocol.TopicID // the topic whose partition rejects older epochs
-	tailTried map[sinks.Lane]bool                    // was to be read back
-	deposed   error
-	renewedAt time.Time // wall clock: the monotonic clock stands still while a machine sleeps
+	tailsRead atomic.Bool // ReadTail was called
+
+	mu         sync.Mutex
+	current    cluster.ProducerEpoch         // the newest; lanes that were never in doubt continue under older ones
+	lanes      map[sinks.Lane]topicLane      // that are recorded, by the names that they have there
+	producers  map[int64]bool                // IDs under which this process and earlier ones have written; fixed after the claim
+	shapes     map[string]cluster.TopicShape // of the topics that existed at the fence; set by Fence
+	partitions map[cluster.Partition]*fencedPartition
+	deposed    error
+	renewedAt  time.Time // wall clock: the monotonic clock stands still while a machine sleeps
+}
+
+// fencedPartition is what is known of a partition.
+type fencedPartition struct {
+	state    partitionState
+	fencedIn protocol.TopicID   // the topic of this name that rejects older epochs, if the state is partitionFenced
+	progress *partitionProgress // nil: this process has not written to it
+}
+
+// partitionState is what older processes may still write to a partition.
+type partitionState uint8
+
+const (
+	partitionUnrecorded partitionState = iota // nothing: no process has recorded a lane to it
+	partitionRecorded                         // what they had under way: a lane fences it before it writes
+	partitionUnfenced                         // as well, and Fence could not fence it: nothing is written until ReadTail has done that
+	partitionMissing                          // nothing: it did not exist at the fence, and this process has not written to it
+	partitionFenced                           // nothing: it rejects older epochs
+)
+
+// become is the only way to another state. Losing a lane's partition after the fence makes it one that may hold records.
+func (p *fencedPartition) become(next partitionState) {
+	switch {
+	case next == partitionRecorded && (p.state == partitionUnfenced || p.state == partitionFenced):
+	case next == partitionMissing && (p.state == partitionRecorded || p.state == partitionFenced):
+		p.state = partitionRecorded
+	default:
+		p.state = next
+	}
+}
+
+// progressIn returns the progress in the topic with this ID; nil if this process has not written to it.
+func (p fencedPartition) progressIn(topic protocol.TopicID) *partitionProgress {
+	if p.progress != nil && p.progress.topic == topic {
+		return p.progress
+	}
+	return nil
+}
+
+// isUnfencedIn reports whether an older process, or this one, may have batches under way to a partition that the topic with
+// this ID does not reject: they were for another topic of its name.
+func (p fencedPartition) isUnfencedIn(topic protocol.TopicID) bool {
+	return p.state != partitionUnrecorded && (p.state != partitionFenced || p.fencedIn != topic)
 }
 
 // partitionProgress is how far this process has written a partition. The lane that publishes there uses it, and its
@@ -104,10 +144,11 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 				f.producers[id] = true
 			}
 		} else if l, ok := parseRecordedLane(lane); ok {
-			f.addLane(lane, l)
+			f.lanes[lane] = l
+			f.lockedPartition(l.Partition).become(partitionUnfenced)
 		}
 	}
-	check, err := checkLeaders(ctx, s.cluster, s.reader.WithTimeout(leaderTimeout), slices.Collect(maps.Keys(f.recorded)))
+	check, err := checkLeaders(ctx, s.cluster, s.reader.WithTimeout(leaderTimeout), slices.Collect(maps.Keys(f.partitions)))
 	if err != nil {
 		return nil, err
 	}
@@ -123,13 +164,6 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 		}
 	}
 	f.current, f.renewedAt, f.producers[own.Producer] = own, time.Now().Round(0), true
-	for p := range check.failed {
-		f.unfenced[p] = true
-	}
-	missing = append(missing, check.missing...)
-	for _, p := range missing {
-		f.missing[p] = true
-	}
 	f.recordFenced(check, missing)
 	s.router.resumeLanes(f.currentLanes(s.router.hasRoute))
 	if known {
@@ -256,9 +290,9 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	positions := make(map[sinks.Lane]sinks.LanePosition, len(f.progress))
+	positions := make(map[sinks.Lane]sinks.LanePosition, len(f.lanes))
 	for lane, l := range f.lanes {
-		if progress := f.progress[l.Partition]; progress != nil && progress.topic == l.of.ID {
+		if progress := f.lockedPartition(l.Partition).progressIn(l.of.ID); progress != nil {
 			positions[lane] = sinks.LanePosition(progress.deliveredUpTo.Load())
 		}
 	}
@@ -270,9 +304,7 @@ func (s *Sink) newFence(id string, claim sinks.Claim) *fence {
 	f := &fence{
 		log: s.log, runCtx: s.runCtx, start: s.background.Go, claim: claim, idToken: make(chan struct{}, 1),
 		transactional: cluster.NewTransactional(s.cluster, id), cluster: s.cluster, reader: s.reader, acks: s.acks, current: cluster.NoProducer,
-		lanes: map[sinks.Lane]topicLane{}, recorded: map[cluster.Partition]bool{}, producers: map[int64]bool{},
-		progress: map[cluster.Partition]*partitionProgress{}, missing: map[cluster.Partition]bool{}, unfenced: map[cluster.Partition]bool{},
-		fencedIn: map[cluster.Partition]protocol.TopicID{}, tailTried: map[sinks.Lane]bool{},
+		lanes: map[sinks.Lane]topicLane{}, producers: map[int64]bool{}, partitions: map[cluster.Partition]*fencedPartition{},
 	}
 	f.idToken <- struct{}{}
 	f.fenceRounds = cluster.NewCoalescer(f.start, f.fencePartitions)
@@ -344,7 +376,21 @@ func (f *fence) grant() (granted, known bool) {
 // addLane adds a lane that is recorded for later processes.
 func (f *fence) addLane(name sinks.Lane, l topicLane) {
 	f.lanes[name] = l
-	f.recorded[l.Partition] = true
+	f.lockedPartition(l.Partition).become(partitionRecorded)
+}
+
+// partition returns what is known of a partition now.
+func (f *fence) partition(p cluster.Partition) fencedPartition {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return *f.lockedPartition(p)
+}
+
+func (f *fence) lockedPartition(p cluster.Partition) *fencedPartition {
+	if f.partitions[p] == nil {
+		f.partitions[p] = &fencedPartition{}
+	}
+	return f.partitions[p]
 }
 
 // currentLanes returns one lane of each topic that exists and has no route, under its present number of partitions. With it
@@ -518,33 +564,27 @@ func (f *fence) fencePartitions(partitions []cluster.Partition) (fenced fencedEp
 		own, missing, err := f.transactional.FencePartitions(f.runCtx, before, check.answering)
 		fenced = fencedEpoch{own, check.failed}
 		if err == nil {
-			f.recordFenced(check, slices.Concat(missing, check.missing))
+			f.recordFenced(check, missing)
 		}
 		return own, err
 	})
 	return fenced, err
 }
 
-// recordFenced records that the partitions that have answered reject all older epochs. Those of missing do not exist.
+// recordFenced records that the partitions that have answered reject all older epochs. Those of missing, which the
+// coordinator has not found, do not exist either.
 func (f *fence) recordFenced(check leaderCheck, missing []cluster.Partition) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range check.answering {
-		delete(f.unfenced, p)
-		f.fencedIn[p] = check.shapes[p.Topic].ID
+		if !slices.Contains(missing, p) {
+			f.lockedPartition(p).become(partitionFenced)
+			f.partitions[p].fencedIn = check.shapes[p.Topic].ID
+		}
 	}
-	for _, p := range missing {
-		f.missing[p] = f.missing[p] || f.unfenced[p]
-		delete(f.unfenced, p)
-		delete(f.fencedIn, p)
+	for _, p := range slices.Concat(check.missing, missing) {
+		f.lockedPartition(p).become(partitionMissing)
 	}
-}
-
-// isUnfenced reports whether an older process may still write to a partition.
-func (f *fence) isUnfenced(p cluster.Partition) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.unfenced[p]
 }
 
 // laneStart is a lane, and the position from which this process publishes to it.
@@ -591,24 +631,6 @@ func (f *fence) recordLanes(all []laneStart) (_ struct{}, err error) {
 	return struct{}{}, nil
 }
 
-// progressOf returns the progress in a partition of the topic with this ID; nil if this process has not written to it.
-func (f *fence) progressOf(p cluster.Partition, topic protocol.TopicID) *partitionProgress {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if progress := f.progress[p]; progress != nil && progress.topic == topic {
-		return progress
-	}
-	return nil
-}
-
-// isUnfencedIn reports whether an older process, or this one, may have batches under way to a partition that the topic with
-// this ID does not reject: they were for another topic of its name.
-func (f *fence) isUnfencedIn(p cluster.Partition, topic protocol.TopicID) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.recorded[p] && f.fencedIn[p] != topic
-}
-
 // startPartition returns new progress in a partition, of which nothing of this process is before an offset, or at least
 // nothing that was read.
 func (f *fence) startPartition(p cluster.Partition, topic protocol.TopicID, end int64, inDoubt bool) *partitionProgress {
@@ -617,30 +639,17 @@ func (f *fence) startPartition(p cluster.Partition, topic protocol.TopicID, end 
 	progress := &partitionProgress{topic: topic, inDoubt: inDoubt,
 		next: record.ProducerSequence{Producer: f.current.Producer, Epoch: f.current.Epoch}}
 	progress.deliveredUpTo.Store(end)
-	f.progress[p] = progress
-	delete(f.missing, p)
+	f.lockedPartition(p).become(partitionRecorded)
+	f.partitions[p].progress = progress
 	return progress
 }
 
 // recordLost sets the progress in partitions back to what is left of them. What lies behind that is read, and what is
 // missing there is written again.
 func (f *fence) recordLost(cuts map[cluster.Partition]ackCut) {
-	f.mu.Lock()
-	topics := map[cluster.Partition]protocol.TopicID{}
-	for p := range cuts {
-		if progress := f.progress[p]; progress != nil {
-			topics[p] = progress.topic
+	for p, cut := range cuts {
+		if progress := f.partition(p).progress; progress != nil {
+			f.startPartition(p, progress.topic, cut.end, true)
 		}
 	}
-	f.mu.Unlock()
-	for p, topic := range topics {
-		f.startPartition(p, topic, cuts[p].end, true)
-	}
-}
-
-// mayHoldRecords reports whether a partition may hold records of an exporter.
-func (f *fence) mayHoldRecords(p cluster.Partition) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return !f.missing[p]
 }

@@ -59,7 +59,7 @@ func (s *fencedSequencer) prepare(ctx context.Context, inFlight int) error {
 	if err := s.fence.ensureMayPublish(ctx); err != nil {
 		return err
 	}
-	if s.fence.isUnfenced(s.partition.id()) {
+	if s.fence.partition(s.partition.id()).state == partitionUnfenced {
 		return fmt.Errorf("%s: an older exporter may still write to it, until its leader answers", s.partition)
 	}
 	if s.progress == nil {
@@ -76,8 +76,9 @@ func (s *fencedSequencer) prepare(ctx context.Context, inFlight int) error {
 // startPartition records the lane for later processes, unless it is recorded, and continues with the numbers that
 // this process has used in the partition. Of a topic that was recreated everything counts, and nothing before it is fenced.
 func (s *fencedSequencer) startPartition(ctx context.Context) error {
-	progress := s.fence.progressOf(s.partition.id(), s.topic)
-	inDoubt, end := progress == nil && s.fence.isUnfencedIn(s.partition.id(), s.topic), int64(0)
+	known := s.fence.partition(s.partition.id())
+	progress, end := known.progressIn(s.topic), int64(0)
+	inDoubt := progress == nil && known.isUnfencedIn(s.topic)
 	if progress != nil {
 		end = progress.deliveredUpTo.Load()
 	} else if !inDoubt {

@@ -12,8 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
-// ReadTail implements [sinks.Fenced]. The first time, one broker is waited for as long as the others may wait for it; a lane
-// that is read again has all the time that a request has.
+// ReadTail implements [sinks.Fenced]. The first time, one broker is waited for as long as the others may wait for it; later
+// reads are of lanes that wait, and have all the time that a request has.
 func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) (
 	waiting map[sinks.Lane]error, err error,
 ) {
@@ -24,7 +24,7 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 		if failed, err = f.fenceLanes(ctx, lanes); err != nil {
 			return nil, err
 		}
-		if !f.hasTriedBefore(lanes) {
+		if !f.tailsRead.Swap(true) {
 			reader = reader.WithTimeout(leaderTimeout)
 		}
 		lanes = maps.Clone(lanes)
@@ -98,8 +98,8 @@ func (f *fence) recordEnd(read *cluster.Span, l topicLane, from int64) {
 	if id == l.of.ID && from > read.End {
 		f.acks.recordCovered(read.Partition, id, from)
 	}
-	if f.progressOf(read.Partition, id) == nil {
-		f.startPartition(read.Partition, id, read.End, f.isUnfencedIn(read.Partition, id))
+	if known := f.partition(read.Partition); known.progressIn(id) == nil {
+		f.startPartition(read.Partition, id, read.End, known.isUnfencedIn(id))
 	}
 }
 
@@ -108,7 +108,7 @@ func planRounds(f *fence, lanes map[sinks.Lane]sinks.LanePosition) (rounds []map
 	times := map[cluster.Partition]int{}
 	for lane := range lanes {
 		l, ok := parseRecordedLane(lane)
-		if !ok || f != nil && !f.mayHoldRecords(l.Partition) {
+		if !ok || f != nil && f.partition(l.Partition).state == partitionMissing {
 			continue
 		}
 		n := times[l.Partition]
@@ -126,7 +126,7 @@ func (f *fence) fenceLanes(ctx context.Context, lanes map[sinks.Lane]sinks.LaneP
 	failed = map[sinks.Lane]error{}
 	unfenced := map[sinks.Lane]cluster.Partition{}
 	for lane := range lanes {
-		if l, ok := parseRecordedLane(lane); ok && f.isUnfenced(l.Partition) {
+		if l, ok := parseRecordedLane(lane); ok && f.partition(l.Partition).state == partitionUnfenced {
 			unfenced[lane] = l.Partition
 		}
 	}
@@ -149,15 +149,4 @@ func (f *fence) fenceLanes(ctx context.Context, lanes map[sinks.Lane]sinks.LaneP
 		}
 	}
 	return failed, err
-}
-
-// hasTriedBefore reports whether one of the lanes is read for another time, and records that all of them are.
-func (f *fence) hasTriedBefore(lanes map[sinks.Lane]sinks.LanePosition) (tried bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for lane := range lanes {
-		tried = tried || f.tailTried[lane]
-		f.tailTried[lane] = true
-	}
-	return tried
 }
