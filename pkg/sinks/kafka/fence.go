@@ -40,6 +40,8 @@ const (
 	// maxUnknownTries is how often brokers are asked about a partition that some do not know, unknownRetryDelay apart.
 	maxUnknownTries   = 3
 	unknownRetryDelay = 200 * time.Millisecond
+	// markerBytes is the size of a batch with a transaction marker.
+	markerBytes = 78
 )
 
 // fence is the right to publish: a transactional ID, which [Sink.Fence] or the first Publish claims. All lanes write under
@@ -206,7 +208,39 @@ func checkLeaders(ctx context.Context, c *cluster.Cluster, reader *cluster.Reade
 			return check, ctx.Err()
 		}
 	}
+	check.failUnmarkable(ctx, c)
 	return check, nil
+}
+
+// failUnmarkable lets partitions fail whose topics take no marker, as far as that is known in time: a transaction over one of
+// them does not end, and until then nothing else can be fenced.
+func (k *leaderCheck) failUnmarkable(ctx context.Context, c *cluster.Cluster) {
+	ctx, cancel := context.WithTimeout(ctx, shapeTimeout)
+	defer cancel()
+	byTopic := map[string][]cluster.Partition{}
+	for _, p := range k.answering {
+		byTopic[p.Topic] = append(byTopic[p.Topic], p)
+	}
+	k.answering = nil
+	var asking sync.WaitGroup
+	var adding sync.Mutex
+	for topic, partitions := range byTopic {
+		asking.Go(func() { // all are in one request
+			settings, _ := c.TopicSettings(ctx, topic)
+			limit, err := strconv.Atoi(settings["max.message.bytes"])
+			adding.Lock()
+			defer adding.Unlock()
+			if err != nil || limit >= markerBytes {
+				k.answering = append(k.answering, partitions...)
+				return
+			}
+			for _, p := range partitions {
+				k.failed[p] = fmt.Errorf("%s: older exporters cannot be fenced, because it takes no transaction marker: "+
+					"max.message.bytes of the topic is %d, set it to 2097152", p, limit)
+			}
+		})
+	}
+	asking.Wait()
 }
 
 // addAnswers adds the answers of leaders, and returns the partitions that a broker does not know.

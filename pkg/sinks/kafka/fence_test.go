@@ -149,6 +149,25 @@ func TestADeletedLaneDoesNotBlockAFence(t *testing.T) {
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 3)
 }
 
+// TestATopicThatTakesNoMarkerStopsItsOwnLanesOnly: a transaction over it would not end.
+func TestATopicThatTakesNoMarkerStopsItsOwnLanesOnly(t *testing.T) {
+	t.Parallel()
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA, "k8s.tiny"))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff})
+	lane, tiny := laneName(topicA, 0, 1), laneName("k8s.tiny", 0, 1)
+	alterTopic(t, brokers, "k8s.tiny", "max.message.bytes", "77")
+	waiting := fenceInPart(t, s, []sinks.Lane{lane, tiny})
+	if len(waiting) != 1 || waiting[tiny] == nil || !strings.Contains(waiting[tiny].Error(), "max.message.bytes") {
+		t.Fatalf("waiting: %v", waiting)
+	}
+	mustPublish(t, s, lane, pods("a", 1, 3))
+	alterTopic(t, brokers, "k8s.tiny", "max.message.bytes", "2097152")
+	if err := tailOf(t, s, map[sinks.Lane]sinks.LanePosition{tiny: 0}, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	mustPublish(t, s, tiny, pods("a", 1, 3))
+}
+
 // TestALaneOfATopicCreatedAfterTheFenceIsReadWhenInDoubt: a missing partition has no tail of an older process, but one of
 // this.
 func TestALaneOfATopicCreatedAfterTheFenceIsReadWhenInDoubt(t *testing.T) {
