@@ -163,7 +163,7 @@ var sections = []section{
 				{`sum by (sink) (kubecdc_sink_lanes_backing_off{$s})`, "{{sink}} failing"},
 				{`sum by (sink) (kubecdc_sink_lanes_behind{$s})`, "{{sink}} behind"},
 			}},
-		{kind: "table", title: "Lanes that fail, and why", unit: "dateTimeFromNow", wide: 24, help: "A hundred of a sink at most; empty when all is well.",
+		{kind: "table", title: "Lanes that fail, and why", unit: "dateTimeFromNow", wide: 24, help: "Of each sink, by code; empty when all is well.",
 			queries: []query{{`kubecdc_sink_lane_failing_since_seconds{$s} * 1000`, ""}}},
 	}},
 	{"Who", []view{

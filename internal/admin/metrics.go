@@ -122,11 +122,11 @@ var derivedMetrics = []metric{
 				}
 			}
 		}},
-	{"kubecdc_sink_lane_failing_since_seconds", "When a lane began to fail; a hundred lanes of a sink at most.", []string{"sink", "lane", "code"},
+	{"kubecdc_sink_lane_failing_since_seconds", "When lanes began to fail with this code, while other lanes deliver.", []string{"sink", "code"},
 		func(s Snapshot, emit emit) {
 			for _, k := range s.Sinks {
-				for _, lane := range k.FailingLanes {
-					emit(lane.Since, k.Name, lane.Members[0], string(lane.Code))
+				for _, lanes := range k.FailingLanes {
+					emit(lanes.Since, k.Name, string(lanes.Code))
 				}
 			}
 		}},

@@ -211,7 +211,6 @@ func (b *backlog) acknowledgeOldest(l *lane, n int, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l.inFlight -= n
-	l.delivering = true
 	b.lanes.popSettled(l, n, func(e entry) {
 		b.counts.delivered++
 		b.counts.deliveredBytes += uint64(e.size)
@@ -268,10 +267,7 @@ func (b *backlog) parkLane(l *lane, n int) {
 	if l.membership.parked {
 		others -= l.queue.bytes
 	}
-	if !l.state.isFailing() && !l.delivering {
-		t.removedDelivering = false
-	}
-	l.inFlight, l.pass, l.delivering = 0, 0, false
+	l.inFlight, l.pass = 0, 0
 	size := int64(0)
 	tried := l.queue.pendingEntries()[:n]
 	for i := range tried {
@@ -286,18 +282,16 @@ func (b *backlog) parkLane(l *lane, n int) {
 }
 
 // markWorking records that a Publish of l succeeded, or failed for a reason that is not the lane's own; inDoubt: the sink is
-// unavailable and its changes may have arrived. It reports whether l was failing until now.
-func (b *backlog) markWorking(l *lane, inDoubt bool) (recovered bool) {
+// unavailable and its changes may have arrived.
+func (b *backlog) markWorking(l *lane, inDoubt bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l.inDoubt = inDoubt
-	if !l.state.isFailing() {
-		return false
+	if l.state.isFailing() {
+		l.retryUpTo = 0
+		b.lanes.become(l, publishing)
+		signal(b.lanes.rereadReady)
 	}
-	l.retryUpTo = 0
-	b.lanes.become(l, publishing)
-	signal(b.lanes.rereadReady)
-	return true
 }
 
 // spillSlowLanes lets lanes lag that hold the window while most others have nothing to do: they are slow, and the others
@@ -420,10 +414,7 @@ func (b *backlog) fillStats(s *Stats) {
 	s.Delivered, s.DeliveredBytes, s.Truncated, s.NotRouted = c.delivered, c.deliveredBytes, c.truncated, c.notRouted
 	s.AlreadySettled, s.DeadLetters, s.LastAck = c.alreadySettled, c.deadLetters, c.lastAck
 	s.Pending, s.WindowBytes, s.WindowLimit = t.pending, t.window.used, t.window.limit()
-	s.Lanes, s.LanesFailing, s.LanesLagging, s.LanesDelivering = len(t.byName), t.failing, t.lagging, t.delivering
-	if t.removedDelivering {
-		s.LanesDelivering = max(1, s.LanesDelivering)
-	}
+	s.Lanes, s.LanesFailing, s.LanesLagging = len(t.byName), t.failing, t.lagging
 	s.Read, s.Low = t.read, b.cursor.storedLow
 }
 

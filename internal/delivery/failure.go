@@ -58,7 +58,6 @@ func (w *workerPool) reportToGate(ctx context.Context, pass ratelimit.Pass, err 
 		pass.Succeeded()
 	case kind == failureUnavailable && ctx.Err() == nil:
 		unavailable, _ := errors.AsType[*sinks.UnavailableError](err)
-		w.health.recordUnavailable(err) // before the gate closes, which makes it the cause
 		pass.Failed(unavailable.Reason, unavailable.After)
 	default:
 		pass.Abandoned()

@@ -4,41 +4,84 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
-	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 const (
-	// outageDelay is how long all lanes have to fail before the sink is not ready: a topic that was just created has no leader
-	// yet.
-	outageDelay = 2 * time.Second
+	// outageAfter is how long nothing may be acknowledged of what is tried before that is a condition: a topic that was just
+	// created has no leader yet.
+	outageAfter = 10 * time.Second
+
+	// codeKept is how long a code stays when attempts fail for several reasons in turns.
+	codeKept = 30 * time.Second
 
 	// maxProbeDelay is the longest wait between two attempts at a destination that is away, and unansweredAfter is how long an
 	// attempt may take before it is a cause itself. So the cause of an outage is at most the sum of them old.
 	maxProbeDelay   = 5 * time.Second
 	unansweredAfter = 5 * time.Second
-
-	// maxNamedLanes bounds the failing lanes that are named; the others are counted.
-	maxNamedLanes = 100
 )
 
-// health derives the conditions of the sink. Safe for concurrent use.
+// health derives the conditions of the sink from what was tried and what was acknowledged. An acknowledgement alone ends an
+// outage: a destination that answers a ping need not accept a change. Safe for concurrent use.
 type health struct {
-	sink  *condition.Condition // of the sink as a whole
-	lanes *condition.Set       // those that fail
+	component string
+	log       *slog.Logger
+	sink      *condition.Condition // of the sink as a whole
 
 	mu           sync.Mutex
-	newest       condition.Problem // the cause of the last failed Publish or ping
-	reached      bool              // a ping succeeded, or the sink is no sinks.Pinger
-	pingFailed   bool              // the last one
-	lastPing     time.Time         // its start
-	pinging      time.Time         // start of the ping that runs; zero if none does
-	storeFailure error             // why progress is not stored; nil if it is
+	attempts     map[sinks.Lane]*attempt // of lanes of which nothing was acknowledged since they were tried
+	proof        time.Time               // the start of the newest Publish of which something was acknowledged; zero: there is none
+	proven       sinks.Lane              // the lane of that
+	reached      bool                    // a ping succeeded, or the sink is no sinks.Pinger
+	ping         attempt                 // pings since the last one that succeeded
+	newest       cause                   // of the last failures of any kind
+	outage       time.Time               // the first failure since the last acknowledgement, once it is an outage; zero: there is none
+	storeFailure error                   // why progress is not stored; nil if it is
+	faults       map[condition.Code]*laneFault
+}
+
+// attempt is what was tried since the last success.
+type attempt struct {
+	since   time.Time // the start of the first try
+	running time.Time // the start of the one that has no answer yet; zero if there is none
+	failure cause
+	alone   bool // it failed again after others were acknowledged
+}
+
+// begin records the start of a try.
+func (a *attempt) begin(now time.Time) {
+	a.since, a.running = condition.Earlier(a.since, now), now
+}
+
+// cause is the newest of several alternating causes, with a code that is steady.
+type cause struct {
+	condition.Problem
+	before        condition.Code // the code before this one
+	changed, seen time.Time      // when the code came, and when it was last the newest
+}
+
+// replace records a newer cause. A code does not come back while the one that followed it is still seen.
+func (c *cause) replace(p condition.Problem, now time.Time) {
+	switch steady := now.Sub(c.changed) < codeKept || p.Code == c.before && now.Sub(c.seen) < codeKept; {
+	case p.Code == c.Code:
+	case steady:
+		return
+	default:
+		c.before, c.changed = c.Code, now
+	}
+	c.Problem, c.seen = p, now
+}
+
+// laneFault is one code of lanes that fail while others deliver.
+type laneFault struct {
+	condition *condition.Condition
+	members   []string
 }
 
 // newHealth returns the health of a sink before its first Publish. canPing: its destination will be pinged.
@@ -47,39 +90,85 @@ func newHealth(name string, log *slog.Logger, canPing bool) *health {
 	if canPing {
 		initial.Code = condition.SinkConnecting
 	}
-	lanes := condition.NewSet(log, component, "lanes")
-	lanes.MaxUpdated = maxNamedLanes
-	return &health{sink: condition.New(log, component, initial), lanes: lanes, reached: !canPing}
+	return &health{
+		component: component, log: log, sink: condition.New(log, component, initial), reached: !canPing,
+		attempts: map[sinks.Lane]*attempt{}, faults: map[condition.Code]*laneFault{},
+	}
 }
 
-// close writes pending log lines and ends the conditions.
+// close ends the conditions.
 func (h *health) close() {
-	h.lanes.Close()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, f := range h.faults {
+		f.condition.Close()
+	}
 	h.sink.Close()
 }
 
-// recordUnavailable records that the whole destination was unavailable for a Publish.
-func (h *health) recordUnavailable(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.newest = condition.ProblemOf(err, condition.SinkFailing)
+// attemptOf returns the attempt of a lane, which begins now if there is none. Requires h.mu.
+func (h *health) attemptOf(name sinks.Lane, now time.Time) *attempt {
+	a := h.attempts[name]
+	if a == nil {
+		a = &attempt{since: now}
+		h.attempts[name] = a
+	}
+	return a
 }
 
-// recordLaneFailure records that a lane backs off because of err.
-func (h *health) recordLaneFailure(name sinks.Lane, err error) {
+// recordPublish records that a Publish of a lane begins.
+func (h *health) recordPublish(name sinks.Lane) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.newest = condition.ProblemOf(err, condition.SinkFailing)
-	p := h.newest
-	p.Severity, p.Effect = condition.Degraded, "the changes of these lanes wait in the journal; other lanes continue"
-	h.lanes.Update(laneLabel(name), p)
+	now := time.Now()
+	h.attemptOf(name, now).begin(now)
 }
 
-// recordLaneRecovery records that a lane does not fail any more, or does not exist any more.
-func (h *health) recordLaneRecovery(name sinks.Lane) {
+// recordAcknowledged records that changes of a lane were acknowledged in a Publish.
+func (h *health) recordAcknowledged(name sinks.Lane, start time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lanes.Update(laneLabel(name), condition.Problem{})
+	if start.After(h.proof) {
+		h.proof, h.proven = start, name
+	}
+	h.outage, h.ping, h.newest = time.Time{}, attempt{}, cause{Problem: h.newest.Problem}
+	delete(h.attempts, name)
+}
+
+// recordFailure records that a Publish of a lane failed, or that it has to wait, because of err.
+func (h *health) recordFailure(name sinks.Lane, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now, p := time.Now(), condition.ProblemOf(err, condition.SinkFailing)
+	a := h.attemptOf(name, now)
+	a.running = time.Time{}
+	a.failure.replace(p, now)
+	a.alone = h.failsAlone(name, a, now)
+	h.newest.replace(p, now)
+}
+
+// failsAlone reports whether other lanes deliver while this one does not: one of them was tried later and acknowledged, or
+// shortly before and none has failed since. Requires h.mu.
+func (h *health) failsAlone(name sinks.Lane, of *attempt, now time.Time) bool {
+	if !h.proof.Before(of.since) {
+		return true
+	}
+	if !h.outage.IsZero() || h.proven == name || of.since.Sub(h.proof) > outageAfter {
+		return false
+	}
+	for other, a := range h.attempts {
+		if other != name && (a.failure.Code != "" || now.Sub(a.since) >= unansweredAfter) {
+			return false
+		}
+	}
+	return true
+}
+
+// forgetLane records that nothing of a lane is waiting for an acknowledgement, or that it does not exist any more.
+func (h *health) forgetLane(name sinks.Lane) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.attempts, name)
 }
 
 // laneLabel returns the name of a lane for log and status page. What has no lane becomes dead letters.
@@ -89,19 +178,19 @@ func laneLabel(name sinks.Lane) string { return string(cmp.Or(name, "dead letter
 func (h *health) recordPingStart(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pinging = now
+	h.ping.begin(now)
 }
 
 // recordPing records the result of a ping.
-func (h *health) recordPing(start time.Time, err error) {
+func (h *health) recordPing(_ time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lastPing, h.pinging, h.pingFailed = start, time.Time{}, err != nil
-	if err != nil {
-		h.newest = condition.ProblemOf(err, condition.SinkFailing)
+	h.ping.running = time.Time{}
+	if err == nil {
+		h.reached, h.ping = true, attempt{}
 		return
 	}
-	h.reached = true
+	h.newest.replace(condition.ProblemOf(err, condition.SinkFailing), time.Now())
 }
 
 // recordStore records the result of storing progress.
@@ -111,46 +200,105 @@ func (h *health) recordStore(err error) {
 	h.storeFailure = err
 }
 
-// updateCondition derives the condition of the whole sink. One goroutine calls it regularly.
-func (h *health) updateCondition(s Stats, gate ratelimit.GateStatus) {
-	h.sink.Update(h.currentProblem(s, gate))
+// updateConditions derives the conditions of the sink and of its lanes. paused: no Publish proves the destination well or
+// unhealthy, pings do. One goroutine calls it regularly.
+func (h *health) updateConditions(s Stats, paused bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now, since := time.Now(), h.ping.since
+	for name, a := range h.attempts {
+		if !paused && !h.failsAlone(name, a, now) {
+			since = condition.Earlier(since, a.since)
+		}
+	}
+	switch {
+	case since.IsZero():
+		h.outage = time.Time{}
+	case h.outage.IsZero() && now.Sub(since) >= outageAfter:
+		h.outage = since
+	}
+	if h.outage.IsZero() {
+		h.updateLanes(s.Lanes, now)
+	}
+	h.sink.UpdateSince(h.outage, h.currentProblem(s, now, paused))
 }
 
 // currentProblem returns what is wrong with the whole sink. Several causes of one outage are one problem with the newest of
-// them: a destination that was closed and now hangs is reported as hanging.
-func (h *health) currentProblem(s Stats, gate ratelimit.GateStatus) condition.Problem {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	lasts := func(lane condition.Status) bool { return time.Since(lane.Since) >= outageDelay }
+// them: a destination that was closed and now hangs is reported as hanging. Requires h.mu.
+func (h *health) currentProblem(s Stats, now time.Time, paused bool) condition.Problem {
+	if started := h.unanswered(); !started.IsZero() && now.Sub(started) >= unansweredAfter && h.newest.Code != condition.SinkTimeout {
+		h.newest.replace(condition.Problem{Code: condition.SinkTimeout, Cause: fmt.Sprintf("no answer for %d s", int(now.Sub(started).Seconds()))}, now)
+	}
 	switch {
 	case h.storeFailure != nil:
 		return condition.Caused(condition.ProgressUnstored, h.storeFailure)
-	case gate.State != ratelimit.Open, h.pingFailed && !s.LastAck.After(h.lastPing),
-		s.LanesFailing > 0 && s.LanesDelivering == 0 && slices.ContainsFunc(h.lanes.Statuses(), lasts):
-		p := h.newestCause(gate)
+	case !h.outage.IsZero():
+		p := h.newest.Problem
 		p.Severity = condition.NotReady // of a lane alone the same problem may be a warning
 		if s.Lanes > 0 {
-			p.Effect = fmt.Sprintf("0 of %d lanes deliver; %s", s.Lanes, condition.SinkFailing.Kind().Effect)
+			p.Effect = fmt.Sprintf("no lane delivers, %d of %d wait; %s", len(h.attempts), s.Lanes, condition.SinkFailing.Kind().Effect)
 		}
 		return p
-	case h.reached || !s.LastAck.IsZero():
-		return condition.Problem{}
+	case h.proof.IsZero() && (!h.reached || len(h.attempts) > 0 && !paused):
+		return condition.Problem{Code: condition.SinkConnecting, Cause: h.newest.Cause, Remedy: h.newest.Remedy}
 	}
-	return condition.Problem{Code: condition.SinkConnecting}
+	return condition.Problem{}
 }
 
-// newestCause returns the cause of the last failure, or the attempt since then that has no answer yet. Requires h.mu.
-func (h *health) newestCause(gate ratelimit.GateStatus) condition.Problem {
-	started := condition.Earlier(gate.Probed, h.pinging)
-	if waited := time.Since(started); !started.IsZero() && waited >= unansweredAfter && h.newest.Code != condition.SinkTimeout {
-		return condition.Problem{Code: condition.SinkTimeout, Cause: fmt.Sprintf("no answer for %d s", int(waited.Seconds()))}
+// unanswered returns the start of the try that has waited for its answer for longest; zero if none does. Requires h.mu.
+func (h *health) unanswered() time.Time {
+	started := h.ping.running
+	for _, a := range h.attempts {
+		started = condition.Earlier(started, a.running)
 	}
-	return h.newest
+	return started
+}
+
+// updateLanes derives one condition for each code of the lanes that fail while others deliver. Requires h.mu.
+func (h *health) updateLanes(lanes int, now time.Time) {
+	alone := map[condition.Code][]sinks.Lane{}
+	for name, a := range h.attempts {
+		if a.alone && now.Sub(a.since) >= outageAfter {
+			alone[a.failure.Code] = append(alone[a.failure.Code], name)
+		}
+	}
+	for code, names := range alone {
+		f := h.faults[code]
+		if f == nil {
+			f = &laneFault{condition: condition.New(h.log, h.component, condition.Problem{})}
+			h.faults[code] = f
+		}
+		slices.SortFunc(names, func(a, b sinks.Lane) int {
+			return cmp.Or(h.attempts[a].since.Compare(h.attempts[b].since), cmp.Compare(a, b))
+		})
+		first := h.attempts[names[0]]
+		p := first.failure.Problem
+		p.Severity, p.Effect = condition.Degraded, "the changes of these lanes wait in the journal; other lanes continue"
+		f.members = f.members[:0:0]
+		for _, name := range names {
+			f.members = append(f.members, laneLabel(name))
+		}
+		f.condition.UpdateSince(first.since, p, "lanes", condition.CountNames(f.members, lanes))
+	}
+	for code, f := range h.faults {
+		if len(alone[code]) == 0 {
+			f.condition.Clear("lanes", condition.JoinNames(f.members))
+			f.condition.Close()
+			delete(h.faults, code)
+		}
+	}
 }
 
 // fillStats sets the conditions of the sink and of its failing lanes.
 func (h *health) fillStats(s *Stats) {
-	s.Condition, s.FailingLanes = h.sink.Status(), h.lanes.Statuses()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.Condition = h.sink.Status()
+	for _, code := range slices.Sorted(maps.Keys(h.faults)) {
+		status := h.faults[code].condition.Status()
+		status.Members, status.Of = h.faults[code].members, s.Lanes
+		s.FailingLanes = append(s.FailingLanes, status)
+	}
 	slices.SortStableFunc(s.FailingLanes, func(a, b condition.Status) int { return a.Since.Compare(b.Since) })
 }
 

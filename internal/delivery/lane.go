@@ -69,7 +69,6 @@ type lane struct {
 	former *formerLanes // that this lane has replaced; may be nil
 
 	membership   laneMembership // derived from the fields above by laneTable.updateMembership
-	delivering   bool           // the last Publish was accepted
 	usedRecently bool           // something was queued since the last look for idle lanes
 
 	worker workerState
@@ -89,14 +88,13 @@ type laneMembership struct {
 	busy       bool // has changes that are not settled
 	lagging    bool
 	failing    bool // its last Publish failed, or it lags because it is held
-	delivering bool
 	catchingUp bool // lags, and is loaded by the catch-up reader
 	parked     bool // fails, and keeps the changes of its next Publish until then
 }
 
 // currentMembership returns the membership that follows from the other fields.
 func (l *lane) currentMembership() laneMembership {
-	m := laneMembership{lagging: l.lagsFrom > 0, failing: l.state.isFailing(), delivering: l.delivering}
+	m := laneMembership{lagging: l.lagsFrom > 0, failing: l.state.isFailing()}
 	m.busy = m.lagging || l.queue.entryCount() > 0
 	m.catchingUp = m.lagging && (!m.failing || l.state == reloading) && !l.held
 	m.failing = m.failing || m.lagging && l.held

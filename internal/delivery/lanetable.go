@@ -19,13 +19,9 @@ type laneTable struct {
 	whyHeld func(sinks.Lane) error // Config.WhyHeld; may be nil
 	held    int                    // lanes that are held
 
-	lagging    int // lanes that lag
-	failing    int // lanes that fail
-	delivering int // lanes with an accepted last Publish
-	pending    int // entries in all queues
-	// removedDelivering: a delivering lane was removed as idle, and no other has failed since. A sink with idle lanes only
-	// counts as delivering.
-	removedDelivering bool
+	lagging int // lanes that lag
+	failing int // lanes that fail
+	pending int // entries in all queues
 
 	window  window
 	read    uint64 // the last offset that the dispatcher has queued, settled, or left to the catch-up reader
@@ -101,7 +97,6 @@ func (t *laneTable) updateMembership(l *lane) {
 	}
 	t.lagging += countChange(before.lagging, now.lagging)
 	t.failing += countChange(before.failing, now.failing)
-	t.delivering += countChange(before.delivering, now.delivering)
 	t.window.moveLane(l.queue.bytes, before, now)
 	l.membership = now
 }
@@ -193,10 +188,6 @@ func (t *laneTable) claimSchedule(l *lane) *lane {
 
 // removeLane removes l, which has nothing queued, from the table.
 func (t *laneTable) removeLane(l *lane) {
-	if l.delivering {
-		l.delivering = false
-		t.removedDelivering = true
-	}
 	t.updateMembership(l)
 	delete(t.byName, l.name)
 	t.window.lanes = len(t.byName)

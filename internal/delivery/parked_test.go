@@ -323,8 +323,8 @@ func TestManyFailingLanesAreReportedAndRecover(t *testing.T) {
 		}
 		cfg := Config{WindowBytes: 1 << 19, Workers: 64, Retry: RetryConfig{Min: time.Second, Max: 30 * time.Second}}
 		p := startPipeline(t, sinkFuncs{publish: to.publishCounted}, s, event.Cursor{}, cfg)
-		time.Sleep(10 * time.Second)
-		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.FailingLanes) != maxNamedLanes || got.WindowBytes > 1<<19 {
+		time.Sleep(time.Minute)
+		if got := p.Stats(); got.LanesFailing != lanes-1 || len(got.FailingLanes) != 1 || len(got.FailingLanes[0].Members) != lanes-1 || got.WindowBytes > 1<<19 {
 			t.Errorf("%d lanes fail, %d are listed, the window holds %d bytes", got.LanesFailing, len(got.FailingLanes), got.WindowBytes)
 		}
 		got := p.Stats().ListedLanes
@@ -727,7 +727,7 @@ func TestNoDeliveringLaneIsNotReady(t *testing.T) {
 		time.Sleep(time.Minute)
 		to.setFailure(func(l sinks.Lane) error { return fmt.Errorf("%s: leader unknown: start its broker", l) })
 		time.Sleep(time.Minute)
-		if got := p.Stats(); len(got.Conditions()) != 1 || got.Condition.Severity != condition.NotReady || !strings.HasPrefix(got.Condition.Effect, "0 of 10 lanes deliver") {
+		if got := p.Stats(); len(got.Conditions()) != 1 || got.Condition.Severity != condition.NotReady || !strings.HasPrefix(got.Condition.Effect, "no lane delivers, 10 of 10 wait") {
 			t.Errorf("not ready: %+v", got.Conditions())
 		}
 		to.setFailure(failOnly("lane4", errors.New("leader unknown")))
@@ -738,7 +738,7 @@ func TestNoDeliveringLaneIsNotReady(t *testing.T) {
 		to.recoverAndCheck(p)
 		p.stopAndWait(t)
 		p.log.wantOnce(t, "other sinks continue")
-		if n := strings.Count(p.log.String(), "msg=delivers"); n != 3 { // the sink, nine lanes, and the last lane
+		if n := strings.Count(p.log.String(), "msg=delivers"); n != 2 { // the sink, and the last lane
 			t.Errorf("%d lines\n%s", n, p.log)
 		}
 	})
@@ -775,9 +775,8 @@ func TestUnavailableForOneLaneFailsOnlyThatLane(t *testing.T) {
 		}
 		to.recoverAndCheck(p)
 		p.stopAndWait(t)
-		p.log.wantOnce(t, "other sinks continue")
 		p.log.wantOnce(t, "other lanes continue")
-		if n := strings.Count(p.log.String(), "msg=delivers"); n != 2 { // the sink and its lane
+		if n := strings.Count(p.log.String(), "level="); n > 3 { // of the fault, and of the stop
 			t.Errorf("%d lines\n%s", n, p.log)
 		}
 	})

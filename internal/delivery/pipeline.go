@@ -179,10 +179,10 @@ func (p *Pipeline) runHousekeeping(ctx context.Context) {
 func (p *Pipeline) updateHeldLanes() {
 	held, released := p.backlog.updateHeld()
 	for name, err := range held {
-		p.health.recordLaneFailure(name, err)
+		p.health.recordFailure(name, err)
 	}
 	for _, name := range released {
-		p.health.recordLaneRecovery(name)
+		p.health.forgetLane(name)
 	}
 }
 
@@ -190,11 +190,7 @@ func (p *Pipeline) updateHeldLanes() {
 func (p *Pipeline) updateHealth(now time.Time) {
 	var s Stats
 	p.backlog.fillStats(&s)
-	gate := p.gate.Status()
-	if p.cfg.Pause.isPaused() { // no Publish proves the destination well or unhealthy meanwhile: pings do
-		gate, s.LanesFailing = ratelimit.GateStatus{}, 0
-	}
-	p.health.updateCondition(s, gate)
+	p.health.updateConditions(s, p.cfg.Pause.isPaused())
 	p.digest.writeIfDue(now, s.Truncated)
 }
 

@@ -56,7 +56,7 @@ func (p *repartitioner) applyRepartition(r sinks.Repartition) error {
 	err := p.moveQueuedChanges(r)
 	p.resolver.mu.Unlock()
 	for _, name := range r.From {
-		p.health.recordLaneRecovery(name)
+		p.health.forgetLane(name)
 	}
 	return err
 }

@@ -20,21 +20,20 @@ type Stats struct {
 	DeadLetters        uint64 `metric:"kubecdc_sink_dead_letters_total" help:"Changes the destination rejected for ever; they are kept in the journal."`
 	ContractViolations uint64 `metric:"kubecdc_sink_contract_breaches_total" help:"Answers of the sink that break its contract. More than 0 is a defect."`
 
-	Read            uint64    // last offset read from the journal; the journal's end minus this is unread
-	Low             uint64    // Cursor.Low as stored: the journal may be trimmed up to here
-	Pending         int       // changes read and not acknowledged, without those that lagging lanes lack
-	WindowBytes     int64     `metric:"kubecdc_sink_window_bytes" help:"Memory of the changes on their way."`
-	WindowLimit     int64     `metric:"kubecdc_sink_window_limit_bytes" help:"Bound of kubecdc_sink_window_bytes."`
-	Lanes           int       `metric:"kubecdc_sink_lanes" help:"Ordered channels of the destination that are in memory."`
-	LanesFailing    int       `metric:"kubecdc_sink_lanes_backing_off" help:"Lanes that failed and wait for their next attempt."`
-	LanesLagging    int       `metric:"kubecdc_sink_lanes_behind" help:"Lanes with changes that are to be read from the journal again, because they failed or were slow."`
-	LanesDelivering int       // of these: lanes with an accepted last Publish; at least 1 while lanes removed as idle count
-	LastAck         time.Time `metric:"kubecdc_sink_last_ack_timestamp_seconds" help:"When the destination last acknowledged a change; 0 if never."`
+	Read         uint64    // last offset read from the journal; the journal's end minus this is unread
+	Low          uint64    // Cursor.Low as stored: the journal may be trimmed up to here
+	Pending      int       // changes read and not acknowledged, without those that lagging lanes lack
+	WindowBytes  int64     `metric:"kubecdc_sink_window_bytes" help:"Memory of the changes on their way."`
+	WindowLimit  int64     `metric:"kubecdc_sink_window_limit_bytes" help:"Bound of kubecdc_sink_window_bytes."`
+	Lanes        int       `metric:"kubecdc_sink_lanes" help:"Ordered channels of the destination that are in memory."`
+	LanesFailing int       `metric:"kubecdc_sink_lanes_backing_off" help:"Lanes that failed and wait for their next attempt."`
+	LanesLagging int       `metric:"kubecdc_sink_lanes_behind" help:"Lanes with changes that are to be read from the journal again, because they failed or were slow."`
+	LastAck      time.Time `metric:"kubecdc_sink_last_ack_timestamp_seconds" help:"When the destination last acknowledged a change; 0 if never."`
 
 	Lag time.Duration `metric:"kubecdc_sink_lag_seconds" help:"Age of the oldest change that is read from the journal and not delivered; 0 when there is none."`
 
 	Condition    condition.Status   // of the whole sink
-	FailingLanes []condition.Status // those that fail for longest first; 100 at most
+	FailingLanes []condition.Status // one for each code, those that fail for longest first
 	ListedLanes  []LaneStatus       // failing, then lagging ones, then those that wait for longest; 50 at most
 	GateClosed   bool               `metric:"kubecdc_sink_gate_closed" help:"1 while the whole destination is taken to be away."`
 }

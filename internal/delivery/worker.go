@@ -185,6 +185,7 @@ func (w *workerPool) publishBatch(ctx context.Context, l *lane, batch []sinks.Me
 		l.worker.storeBeforePublish = false
 	}
 	start := time.Now()
+	w.health.recordPublish(l.name)
 	n, err := w.sink.Publish(ctx, l.name, batch)
 	if w.cfg.ObservePublish != nil {
 		w.cfg.ObservePublish(time.Since(start))
@@ -197,12 +198,12 @@ func (w *workerPool) publishBatch(ctx context.Context, l *lane, batch []sinks.Me
 	case n == 0 && err == nil:
 		return 0, w.recordViolation(l, "nothing accepted, and no error", nil)
 	}
-	w.recordAccepted(l, batch[:n])
+	w.recordAccepted(l, batch[:n], start)
 	return n, err
 }
 
 // recordAccepted settles what the destination accepted.
-func (w *workerPool) recordAccepted(l *lane, batch []sinks.Message) {
+func (w *workerPool) recordAccepted(l *lane, batch []sinks.Message, start time.Time) {
 	if len(batch) == 0 {
 		return
 	}
@@ -213,6 +214,7 @@ func (w *workerPool) recordAccepted(l *lane, batch []sinks.Message) {
 	}
 	w.backlog.acknowledgeOldest(l, len(batch), time.Now())
 	w.acceptances.Add(1)
+	w.health.recordAcknowledged(l.name, start)
 	l.worker.unavailableSince = 0
 	w.policy.recordAcceptance(w.destinationOf(l), time.Now())
 	w.queue.resetBackoff(l)
@@ -323,11 +325,12 @@ func (w *workerPool) finishAttempt(ctx context.Context, l *lane, left int, err e
 		return // the pipeline stops, which is all that the error means
 	case kind == failureUnavailable: // the gate is closed: the lane waits there, and needs no back-off of its own
 		w.retries.Add(1)
+		w.health.recordFailure(l.name, err)
 		w.queue.resetBackoff(l)
 	case kind == failureUnknown:
 		w.retries.Add(1)
 		// Before parkLane: afterwards the lane may be replaced at any time, which removes its failure.
-		w.health.recordLaneFailure(l.name, err)
+		w.health.recordFailure(l.name, err)
 		w.backlog.parkLane(l, left)
 		w.queue.addAfterBackoff(l, err)
 		return
@@ -340,8 +343,9 @@ func (w *workerPool) finishAttempt(ctx context.Context, l *lane, left int, err e
 
 // markWorking records that a Publish of l succeeded, or failed for a reason that is not the lane's own.
 func (w *workerPool) markWorking(l *lane, inDoubt bool) {
-	if w.backlog.markWorking(l, inDoubt) {
-		w.health.recordLaneRecovery(l.name)
+	w.backlog.markWorking(l, inDoubt)
+	if !inDoubt {
+		w.health.forgetLane(l.name)
 	}
 }
 

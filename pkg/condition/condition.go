@@ -15,6 +15,7 @@ type Condition struct {
 
 	// Guarded by set.mu.
 	failingSince time.Time           // when the failure began; zero while OK
+	began        time.Time           // when the caller says that it began; zero if the first update is that
 	ended        Code                // the last code of this failure whose end is logged
 	inLog        map[problemKey]bool // causes of this failure, or of the one that has ended, that the log has
 	pending      *transition         // the newest one that the set has not looked at; nil if it has
@@ -52,6 +53,14 @@ func (c *Condition) Update(p Problem, attrs ...any) {
 	}
 }
 
+// UpdateSince is Update of a problem that began earlier; a zero time: with its first update.
+func (c *Condition) UpdateSince(since time.Time, p Problem, attrs ...any) {
+	c.set.mu.Lock()
+	c.began = since
+	c.set.mu.Unlock()
+	c.Update(p, attrs...)
+}
+
 // Clear is Update without a problem.
 func (c *Condition) Clear(attrs ...any) { c.Update(Problem{}, attrs...) }
 
@@ -83,6 +92,9 @@ func (c *Condition) storeStatus(p Problem, attrs []any) {
 	next.Members, next.Since = before.Members, now
 	if next.Code == before.Code {
 		next.Since = before.Since
+	}
+	if !next.OK() && !c.began.IsZero() {
+		next.Since = c.began
 	}
 	if p.LosesHistory { // also under the code before, if that has a deadline
 		next.Deadline = Earlier(before.Deadline, now.Add(historyKept))

@@ -25,8 +25,6 @@ const maxLoggedCauses = 16
 
 // Set holds conditions of one kind by name. It is safe for concurrent use.
 type Set struct {
-	MaxUpdated int // how many members Update adds; 0: no bound. Set before use
-
 	log       *slog.Logger
 	component string // of all members
 	noun      string // "" for a component without parts, whose lines are not delayed
@@ -86,10 +84,10 @@ func (s *Set) Remove(name string) {
 // Update updates the condition of a name, which is a member while it has a problem. Calls are not concurrent.
 func (s *Set) Update(name string, p Problem) {
 	s.mu.Lock()
-	c, full := s.members[name], s.MaxUpdated > 0 && len(s.members) >= s.MaxUpdated
+	c := s.members[name]
 	s.mu.Unlock()
 	switch {
-	case c == nil && (p.Code == "" || full):
+	case c == nil && p.Code == "":
 		return
 	case c == nil:
 		c = s.Add(name, Problem{})

@@ -47,6 +47,7 @@ type Status struct {
 	Problem             // with severity, effect and remedy, unless OK
 	Component string    // "journal", "sink/main"
 	Members   []string  // the parts of the component that share the status, sorted: resources, lanes; empty for the whole
+	Of        int       // so many parts the component has; 0: that is not known
 	Since     time.Time // when this code began, or when the last one ended; another cause does not change it
 	Deadline  time.Time // when history begins to get lost; zero if none is
 }
@@ -113,7 +114,38 @@ func (s Status) CauseText() string {
 	if len(s.Members) < 2 {
 		return cause
 	}
-	return fmt.Sprintf("%d (%s): %s", len(s.Members), JoinNames(s.Members), cause)
+	return CountNames(s.Members, s.Of) + ": " + cause
+}
+
+// CountNames counts names, of so many if that is known, with the first few and the pattern that covers all of them.
+func CountNames(all []string, of int) string {
+	count := fmt.Sprint(len(all))
+	if of > 0 {
+		count = fmt.Sprintf("%d of %d", len(all), of)
+	}
+	if p := patternOf(all); p != "" {
+		return fmt.Sprintf("%s (%s: %s)", count, p, JoinNames(all))
+	}
+	return fmt.Sprintf("%s (%s)", count, JoinNames(all))
+}
+
+// patternOf returns the whole parts that several names begin with, and a wildcard; "" if they share none.
+func patternOf(all []string) string {
+	if len(all) <= maxNames {
+		return ""
+	}
+	first, last := slices.Min(all), slices.Max(all)
+	n := 0
+	for n < len(first) && n < len(last) && first[n] == last[n] {
+		n++
+	}
+	switch n = strings.LastIndexAny(first[:n], "./:") + 1; {
+	case n == 0:
+		return ""
+	case first[n-1] == '.':
+		return first[:n] + ">"
+	}
+	return first[:n] + "*"
 }
 
 // EffectText returns the effect, with the time that is left before history is lost.

@@ -61,7 +61,7 @@ const longPath = "/var/log/kubernetes/kube-apiserver/a-directory-with-a-rather-l
 func sinkAway() condition.Status {
 	s := condition.NewStatus("sink/main", condition.Problem{
 		Code: condition.SinkUnreachable, Cause: "no broker of kafka-0.kafka.svc:9092, kafka-1.kafka.svc:9092, kafka-2.kafka.svc:9092 answers",
-		Effect: "0 of 62 lanes deliver; changes wait in the journal, and other sinks continue",
+		Effect: "no lane delivers, 62 of 62 wait; changes wait in the journal, and other sinks continue",
 		Remedy: "check kafka.brokers, the network, and TLS on both sides",
 	})
 	s.Since = time.Now().Add(-17 * time.Minute)
