@@ -211,8 +211,8 @@ type Delivery struct {
 
 // Rejections bounds the dead letters of a destination that rejects everything.
 type Rejections struct {
-	// A destination that has accepted nothing for so long, or nothing yet, makes at most 20 dead letters; then its changes
-	// wait until it accepts one. 0: every rejected change becomes a dead letter.
+	// A destination that has accepted nothing for so long, or nothing yet, makes at most 20 dead letters, and any other 100 in
+	// a row; then its changes wait until it accepts one. 0: every rejected change becomes a dead letter.
 	Suspect time.Duration `mapstructure:"suspect"`
 }
 

@@ -29,8 +29,8 @@ type Config struct {
 	// FormerName is the name that the sink had before; "" for none. Records for that name alone are for this sink.
 	FormerName string
 
-	// SuspectAfter: a destination that has accepted nothing for so long, or nothing yet, and has rejected 20 changes, is
-	// suspected to reject everything; no further changes become dead letters until it accepts one. Default 10 minutes;
+	// SuspectAfter: a destination that has accepted nothing for so long, or nothing yet, and has rejected 20 changes, or any
+	// other one that has rejected 100 in a row, is suspected to reject everything; no further changes become dead letters until it accepts one. Default 10 minutes;
 	// negative: every rejection is believed.
 	SuspectAfter time.Duration
 

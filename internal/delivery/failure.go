@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
@@ -70,12 +71,15 @@ type laneUnavailableError struct{ *sinks.UnavailableError }
 // Unwrap hides the error that would close the gate.
 func (e *laneUnavailableError) Unwrap() error { return nil }
 
+// suspectedProbe is the wait between two lanes that look for what a suspected destination accepts.
+const suspectedProbe = 500 * time.Millisecond
+
 // suspectedError returns the error of a lane whose destination accepts nothing, while its changes are not dead-lettered. If
-// the sink has no other destination, it is unavailable as a whole.
+// no other lane can find what it accepts, the sink is unavailable as a whole.
 func suspectedError(hasOthers bool, rejection error) error {
 	cause := "every change is rejected and none accepted; last rejection: " + rejection.Error()
 	if hasOthers {
 		return condition.Problem{Code: condition.SinkRejectsAll, Cause: cause}.Wrap(nil)
 	}
-	return &sinks.UnavailableError{Code: condition.SinkRejectsAll, Reason: cause}
+	return &sinks.UnavailableError{Code: condition.SinkRejectsAll, Reason: cause, After: suspectedProbe}
 }

@@ -124,6 +124,15 @@ func (h *health) recordPublish(name sinks.Lane) {
 	h.attemptOf(name, now).begin(now)
 }
 
+// recordAnswer records that the Publish of a lane has returned.
+func (h *health) recordAnswer(name sinks.Lane) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a := h.attempts[name]; a != nil {
+		a.running = time.Time{}
+	}
+}
+
 // recordAcknowledged records that changes of a lane were acknowledged in a Publish.
 func (h *health) recordAcknowledged(name sinks.Lane, start time.Time) {
 	h.mu.Lock()
@@ -141,7 +150,6 @@ func (h *health) recordFailure(name sinks.Lane, err error) {
 	defer h.mu.Unlock()
 	now, p := time.Now(), condition.ProblemOf(err, condition.SinkFailing)
 	a := h.attemptOf(name, now)
-	a.running = time.Time{}
 	a.failure.replace(p, now)
 	a.alone = h.failsAlone(name, a, now)
 	h.newest.replace(p, now)

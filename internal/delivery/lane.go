@@ -78,7 +78,7 @@ type lane struct {
 type workerState struct {
 	destination        string // see workerPool.destinationOf
 	believedOffset     uint64 // the last change with a rejection that was believed
-	delayedOffset      uint64 // the last change that waits for a back-off before its rejection is believed
+	suspectedAfter     uint64 // proofs of its destination when the lane last suspected it, plus 1; 0: it never has
 	unavailableSince   uint64 // see workerPool.judgeUnavailable; 0: the last answer was another one
 	storeBeforePublish bool   // a dead letter has to be durable before the next Publish, see sinks.Stateful
 }

@@ -10,30 +10,20 @@ import (
 )
 
 // A destination that rejects everything is the wrong one, or broken, and its history must not become dead letters. One that
-// accepts some changes means the rejections of the others. So a rejection counts for as much as the destination has accepted
-// lately.
+// accepts some changes means the rejections of the others. So rejections are believed up to a number since the last
+// acceptance; then changes behind the rejected ones are tried, until one is accepted.
 const (
-	// maxUnprovenRejections is how many rejections are believed of a destination that has accepted nothing lately.
+	// maxRejections is how many rejections in a row are believed of a destination that has accepted a change lately, or
+	// maxUsual times as many as are usual between two of its acceptances; maxUnprovenRejections of one that has not.
+	maxRejections         = 100
+	maxUsual              = 10
 	maxUnprovenRejections = 20
-
-	// fastRejectionPeriod is how long after an acceptance every rejection is believed at once. Afterwards each lane waits for
-	// one step of its back-off before.
-	fastRejectionPeriod = time.Minute
 
 	// rejectionMemory is how long the rejections of a destination that gives no answer are remembered.
 	rejectionMemory = 24 * time.Hour
 
 	// maxStoredDestinations bounds the destinations whose answers are stored with the cursor.
 	maxStoredDestinations = 1000
-)
-
-// rejectionVerdict is what becomes of a rejected change.
-type rejectionVerdict int
-
-const (
-	rejectionBelieved  rejectionVerdict = iota // it becomes a dead letter
-	rejectionDelayed                           // it becomes a dead letter if it is rejected again after a back-off of its lane
-	rejectionSuspected                         // the destination accepts nothing: the change is tried until it is accepted
 )
 
 // rejectionPolicy decides what a rejection is about: the change, or the destination. It knows no clock of its own. Safe for
@@ -48,9 +38,12 @@ type rejectionPolicy struct {
 // destinationAnswers is what a destination, a topic with all its partitions, a stream or a URL, has answered. It is stored
 // with the cursor, in seconds of Unix time.
 type destinationAnswers struct {
-	Accepted   int64 `json:"accepted,omitempty"` // the last acceptance; 0: none is known
-	Rejected   int64 `json:"rejected,omitempty"` // the last rejection
-	Rejections int   `json:"rejections,omitempty"`
+	Accepted   int64 `json:"accepted,omitempty"`   // the last acceptance; 0: none is known
+	Rejected   int64 `json:"rejected,omitempty"`   // the last rejection
+	Rejections int   `json:"rejections,omitempty"` // since the last acceptance
+	Usual      int   `json:"usual,omitempty"`      // about the mean of Rejections at an acceptance
+
+	proofs uint64 // acceptances after rejections
 }
 
 func newRejectionPolicy(suspectAfter time.Duration) *rejectionPolicy {
@@ -62,37 +55,31 @@ func (p *rejectionPolicy) recordAcceptance(destination string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d := p.destinations[destination]
-	if d.Accepted != now.Unix() || d.Rejections > 0 {
+	if d.Accepted != now.Unix() || d.Rejections > 0 || d.Usual > 0 {
+		d.Usual += (d.Rejections - d.Usual) / 4
+		d.proofs += uint64(min(d.Rejections, 1))
 		d.Accepted, d.Rejections = now.Unix(), 0
 		p.destinations[destination] = d
 	}
 }
 
-// judgeRejection decides about a rejection; delayed: the change was rejected before and has waited since. The caller does
-// not ask again about a change whose rejection is believed, so that it counts once.
-func (p *rejectionPolicy) judgeRejection(destination string, delayed bool, now time.Time) rejectionVerdict {
+// believeRejection reports whether a rejection is about the change; otherwise the destination is suspected, and the change is
+// tried until it is accepted. proofs is another number after each acceptance. The caller does not ask again about a change
+// whose rejection is believed, so that it counts once.
+func (p *rejectionPolicy) believeRejection(destination string, now time.Time) (believed bool, proofs uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d := p.destinations[destination]
 	d.Rejected = now.Unix()
-	verdict := p.verdictOf(d, now)
-	if verdict == rejectionBelieved || verdict == rejectionDelayed && delayed {
-		verdict = rejectionBelieved
+	atMost := max(maxRejections, maxUsual*d.Usual)
+	if now.Sub(time.Unix(d.Accepted, 0)) >= p.suspectAfter {
+		atMost = maxUnprovenRejections
+	}
+	if believed = p.suspectAfter < 0 || d.Rejections < atMost; believed {
 		d.Rejections++
 	}
 	p.destinations[destination] = d
-	return verdict
-}
-
-func (p *rejectionPolicy) verdictOf(d destinationAnswers, now time.Time) rejectionVerdict {
-	sinceAccepted := now.Sub(time.Unix(d.Accepted, 0))
-	switch {
-	case p.suspectAfter < 0, d.Rejections < maxUnprovenRejections, sinceAccepted < min(fastRejectionPeriod, p.suspectAfter):
-		return rejectionBelieved
-	case sinceAccepted < p.suspectAfter:
-		return rejectionDelayed
-	}
-	return rejectionSuspected
+	return believed, d.proofs
 }
 
 // removeStale forgets the destinations that have given no answer for so long that they count as not known.

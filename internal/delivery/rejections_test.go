@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -18,12 +21,14 @@ type playedAnswers struct {
 	now      time.Time
 	accepted time.Time // the last acceptance; zero: none
 	believed int       // rejections since then
+	usual    int       // about the mean of these
 }
 
 func (p *playedAnswers) wait(d time.Duration) { p.now = p.now.Add(d) }
 
 func (p *playedAnswers) accept() {
 	p.policy.recordAcceptance("topic", p.now)
+	p.usual += (p.believed - p.usual) / 4
 	p.accepted, p.believed = p.now, 0
 }
 
@@ -48,22 +53,15 @@ func TestRejectionsAreBelievedForAsMuchAsWasAccepted(t *testing.T) {
 			case 2:
 				p.accept()
 			}
-			delayed := random.IntN(2) == 0
-			since := p.now.Sub(p.accepted)
-			verdict := p.policy.judgeRejection("topic", delayed, p.now)
-			want := rejectionSuspected
-			switch {
-			case p.believed < maxUnprovenRejections || since < fastRejectionPeriod:
-				want = rejectionBelieved
-			case since < 10*time.Minute && delayed:
-				want = rejectionBelieved
-			case since < 10*time.Minute:
-				want = rejectionDelayed
+			atMost := maxUnprovenRejections
+			if p.now.Sub(p.accepted) < 10*time.Minute {
+				atMost = max(maxRejections, maxUsual*p.usual)
 			}
-			if verdict != want {
-				t.Fatalf("seed %d: %d rejections and %v after the last acceptance: verdict %d, want %d", seed, p.believed, since, verdict, want)
+			believed, _ := p.policy.believeRejection("topic", p.now)
+			if want := p.believed < atMost; believed != want {
+				t.Fatalf("seed %d: %d rejections and %v after the last acceptance: believed %v", seed, p.believed, p.now.Sub(p.accepted), believed)
 			}
-			if verdict == rejectionBelieved {
+			if believed {
 				p.believed++
 			}
 			p.policy.removeStale(p.now)
@@ -74,7 +72,7 @@ func TestRejectionsAreBelievedForAsMuchAsWasAccepted(t *testing.T) {
 func TestADestinationThatAcceptsNothingHasTwentyDeadLettersInAllItsRestarts(t *testing.T) {
 	p := &playedAnswers{policy: newRejectionPolicy(10 * time.Minute), now: time.Unix(1e9, 0)}
 	for range 100 {
-		if p.policy.judgeRejection("topic", true, p.now) == rejectionBelieved {
+		if believed, _ := p.policy.believeRejection("topic", p.now); believed {
 			p.believed++
 		}
 		p.wait(15 * time.Minute)
@@ -90,7 +88,7 @@ func TestDestinationsThatAreGoneAreForgotten(t *testing.T) {
 	policy, now := newRejectionPolicy(10*time.Minute), time.Unix(1e9, 0)
 	for i := range 2 * maxStoredDestinations {
 		policy.recordAcceptance(fmt.Sprint("accepting", i), now)
-		policy.judgeRejection(fmt.Sprint("rejecting", i), false, now)
+		policy.believeRejection(fmt.Sprint("rejecting", i), now)
 	}
 	policy.removeStale(now.Add(10 * time.Minute))
 	if n := len(policy.destinations); n != 2*maxStoredDestinations {
@@ -224,6 +222,47 @@ func deliverShare(t *testing.T, to *selectiveDestination, stateful bool, lanes i
 	for offset := uint64(1); offset <= end; offset++ {
 		if to.rejects(offset) != dead[offset] || to.rejects(offset) == to.accepted[offset] {
 			t.Errorf("%d: rejected %v, dead letter %v, accepted %v", offset, to.rejects(offset), dead[offset], to.accepted[offset])
+		}
+	}
+}
+
+// TestADestinationThatBeginsToRejectEverythingHasAHundredDeadLetters has one accept all changes until a moment, at any rate and
+// with any number of lanes, then none, and then all again.
+func TestADestinationThatBeginsToRejectEverythingHasAHundredDeadLetters(t *testing.T) {
+	for _, stateful := range []bool{false, true} {
+		for _, lanes := range []int{1, 16, 300} {
+			synctest.Test(t, func(t *testing.T) {
+				s := newEndlessJournal(1000, lanes)
+				var rejects atomic.Bool
+				publish := func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+					time.Sleep(5 * time.Millisecond)
+					if rejects.Load() {
+						return 0, &sinks.RejectedError{Reason: "400 Bad Request"}
+					}
+					return len(batch), nil
+				}
+				var sink sinks.Sink = singleDestination{sinkFuncs{publish: publish}}
+				if stateful {
+					sink = &statefulSink{sinkFuncs: sinkFuncs{publish: publish, destination: "topic"}}
+				}
+				p := startPipeline(t, sink, s, event.Cursor{}, Config{Retry: RetryConfig{Min: 100 * time.Millisecond, Max: 30 * time.Second}})
+				time.Sleep(10 * time.Second)
+				rejects.Store(true)
+				time.Sleep(15 * time.Second)
+				if c := p.Stats().Condition; c.Code != condition.SinkRejectsAll || c.Severity != condition.NotReady {
+					t.Errorf("stateful %v, %d lanes: after 15 s %+v", stateful, lanes, c)
+				}
+				time.Sleep(2 * time.Minute)
+				rejects.Store(false)
+				s.lastOffset.Store(s.newestOffset())
+				p.drainUpTo(t, s.lastOffset.Load())
+				if _, dead := s.currentProgress(); len(dead) > maxRejections {
+					t.Errorf("stateful %v, %d lanes: %d dead letters", stateful, lanes, len(dead))
+				}
+				if n := p.log.CountOf("SinkRejectsAll"); n > 4 {
+					t.Errorf("%d lines:\n%s", n, p.log)
+				}
+			})
 		}
 	}
 }

@@ -187,6 +187,7 @@ func (w *workerPool) publishBatch(ctx context.Context, l *lane, batch []sinks.Me
 	start := time.Now()
 	w.health.recordPublish(l.name)
 	n, err := w.sink.Publish(ctx, l.name, batch)
+	w.health.recordAnswer(l.name)
 	if w.cfg.ObservePublish != nil {
 		w.cfg.ObservePublish(time.Since(start))
 	}
@@ -251,23 +252,21 @@ func (w *workerPool) judgeRejection(ctx context.Context, l *lane, batch []sinks.
 	if state.believedOffset == offset { // it waits to become a dead letter
 		return rejection
 	}
-	switch w.policy.judgeRejection(destination, state.delayedOffset == offset, time.Now()) {
-	case rejectionBelieved:
+	believed, proofs := w.policy.believeRejection(destination, time.Now())
+	if believed {
 		state.believedOffset = offset
 		return rejection
-	case rejectionDelayed:
-		state.delayedOffset = offset
-		return condition.Problem{
-			Code:  condition.SinkRejectsAll,
-			Cause: "the destination has accepted nothing for a while, rejections are checked again; " + rejection.Error(),
-		}.Wrap(nil)
-	case rejectionSuspected:
 	}
 	if accepts := w.accepterOf(ctx, l); accepts != nil && w.ahead.find(ctx, l, batch[0], accepts) {
 		w.policy.recordAcceptance(destination, time.Now())
 		return nil
 	}
-	return suspectedError(w.destinations != nil, rejection)
+	others := w.destinations != nil
+	if first := state.suspectedAfter != proofs+1; first { // each lane looks for what is accepted, before the gate closes
+		state.suspectedAfter, others = proofs+1, true
+		w.queue.resetBackoff(l)
+	}
+	return suspectedError(others, rejection)
 }
 
 // accepterOf returns a function that reports whether the destination of l accepts a message. It publishes the message,
@@ -356,9 +355,7 @@ func (w *workerPool) deadLetterHead(ctx context.Context, l *lane, rejection erro
 	if err != nil {
 		return failureUnknown, err
 	}
-	if l.worker.delayedOffset != record.Offset { // otherwise the next rejection waits longer
-		w.queue.resetBackoff(l)
-	}
+	w.queue.resetBackoff(l)
 	w.backlog.deadLetterOldest(l, reason, now)
 	l.worker.storeBeforePublish = w.isStateful
 	w.digest.addDeadLetter(rejection)

@@ -1,0 +1,70 @@
+package faults
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+)
+
+// TestAWebhookThatServesNothingIsNamedSteadily has a webhook that accepts everything answer otherwise from one moment on, while
+// objects are created: the exporter is soon not ready, since one time, and makes a bounded number of dead letters.
+func TestAWebhookThatServesNothingIsNamedSteadily(t *testing.T) {
+	const within, during, maxLines, maxLetters = 20 * time.Second, 45 * time.Second, 6, 100
+	s := surround(t)
+	for _, status := range []int{http.StatusInternalServerError, http.StatusBadRequest} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			c := s.fixture(t)
+			r := c.switchedReceiver()
+			r.serve(accept)
+			c.sink("webhook", mapping{"url": "http://" + r.address, "timeout": "2s"}, cloudEvents)
+			c.start()
+			c.create(workload.ConfigMaps, "arrives")
+			before := strings.Count(c.exporter.LogTail(), "level=")
+			r.serve(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+			first, began := "", time.Now()
+			for n := 0; time.Since(began) < during; n++ {
+				c.create(workload.ConfigMaps, fmt.Sprint("waits-", n))
+				line := lineOf(c.page("/readyz?verbose"), "[-]sink/webhook")
+				_, since, _ := strings.Cut(line, ". Since ")
+				switch {
+				case line == "" && (first != "" || time.Since(began) > within):
+					t.Fatalf("after %v, from %q on:\n%s", time.Since(began), first, c.page("/readyz?verbose"))
+				case first == "":
+					first = since
+				case since != first:
+					t.Fatalf("since %q, and then since %q", first, since)
+				}
+				time.Sleep(50 * time.Millisecond) // the rate of the load
+			}
+			log := c.exporter.LogTail()
+			if n := strings.Count(log, "level=") - before; n > maxLines {
+				t.Errorf("%d lines:\n%s", n, log)
+			}
+			t.Logf("%s\n%s", c.page("/readyz?verbose"), log)
+			letters := 0
+			if line := lineOf(c.page("/metrics"), `kubecdc_sink_dead_letters_total{sink="webhook"}`); line != "" {
+				_, err := fmt.Sscan(strings.Fields(line)[1], &letters)
+				c.must(err)
+			}
+			if letters > maxLetters {
+				t.Errorf("%d dead letters", letters)
+			}
+			r.serve(accept)
+			c.await("recovery", func() string { return lineOf(c.page("/readyz?verbose"), "[-]") })
+		})
+	}
+}
+
+// lineOf returns the first line that begins like this.
+func lineOf(text, prefix string) string {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, prefix) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
