@@ -171,9 +171,15 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	if known {
 		f.lanes[producerLane(own.Producer)] = topicLane{}
 	}
+	waiting = map[sinks.Lane]error{}
+	for lane, l := range f.lanes {
+		if err := check.failed[l.Partition]; err != nil {
+			waiting[lane] = err
+		}
+	}
 	s.fence.Store(f)
 	s.background.Go(f.runRenewals)
-	return f.lanesOf(check.failed), nil
+	return waiting, nil
 }
 
 // leaderCheck is what the leaders of partitions answered.
@@ -212,35 +218,30 @@ func checkLeaders(ctx context.Context, c *cluster.Cluster, reader *cluster.Reade
 	return check, nil
 }
 
-// failUnmarkable lets partitions fail whose topics take no marker, as far as that is known in time: a transaction over one of
-// them does not end, and until then nothing else can be fenced.
+// failUnmarkable lets partitions fail whose topics take no marker, as far as that is known in time: a transaction over one
+// of them does not end, and until then nothing else can be fenced.
 func (k *leaderCheck) failUnmarkable(ctx context.Context, c *cluster.Cluster) {
 	ctx, cancel := context.WithTimeout(ctx, shapeTimeout)
 	defer cancel()
-	byTopic := map[string][]cluster.Partition{}
-	for _, p := range k.answering {
-		byTopic[p.Topic] = append(byTopic[p.Topic], p)
-	}
-	k.answering = nil
 	var asking sync.WaitGroup
-	var adding sync.Mutex
-	for topic, partitions := range byTopic {
+	var unmarkable sync.Map // of topics: their limits
+	for topic := range k.shapes {
 		asking.Go(func() { // all are in one request
 			settings, _ := c.TopicSettings(ctx, topic)
-			limit, err := strconv.Atoi(settings["max.message.bytes"])
-			adding.Lock()
-			defer adding.Unlock()
-			if err != nil || limit >= markerBytes {
-				k.answering = append(k.answering, partitions...)
-				return
-			}
-			for _, p := range partitions {
-				k.failed[p] = fmt.Errorf("%s: older exporters cannot be fenced, because it takes no transaction marker: "+
-					"max.message.bytes of the topic is %d, set it to 2097152", p, limit)
+			if limit, err := strconv.Atoi(settings["max.message.bytes"]); err == nil && limit < markerBytes {
+				unmarkable.Store(topic, limit)
 			}
 		})
 	}
 	asking.Wait()
+	k.answering = slices.DeleteFunc(k.answering, func(p cluster.Partition) bool {
+		limit, found := unmarkable.Load(p.Topic)
+		if found {
+			k.failed[p] = fmt.Errorf("%s: older exporters cannot be fenced, because it takes no transaction marker: "+
+				"max.message.bytes of the topic is %d, set it to 2097152", p, limit)
+		}
+		return found
+	})
 }
 
 // addAnswers adds the answers of leaders, and returns the partitions that a broker does not know.
@@ -279,22 +280,6 @@ func (k *leaderCheck) addMissing(ctx context.Context, c *cluster.Cluster, unknow
 		}
 	}
 	return others
-}
-
-// lanesOf returns the lanes of partitions that have an error, each with that error.
-func (f *fence) lanesOf(failed map[cluster.Partition]error) map[sinks.Lane]error {
-	lanes := map[sinks.Lane]error{}
-	if len(failed) == 0 {
-		return lanes
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for lane, l := range f.lanes {
-		if err := failed[l.Partition]; err != nil {
-			lanes[lane] = err
-		}
-	}
-	return lanes
 }
 
 // delayChangedProducer returns an error until changedProducerDelay after the first Fence that got another producer ID than

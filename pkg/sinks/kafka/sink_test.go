@@ -306,7 +306,7 @@ func TestABatchThatIsTooLargeIsHalvedAndOnlyTheLargeRecordRejected(t *testing.T)
 	wantVersions(t, records[200:], 202, 400)
 }
 
-// TestWhatIsTooLargeIsRejectedWithoutNumbersOnceTheLimitIsKnown: a batch that a broker refuses costs an epoch, and the batches
+// TestWhatIsTooLargeIsRejectedWithoutNumbersOnceTheLimitIsKnown: a batch that a broker refuses costs an epoch, and those
 // behind it.
 func TestWhatIsTooLargeIsRejectedWithoutNumbersOnceTheLimitIsKnown(t *testing.T) {
 	t.Parallel()
@@ -322,7 +322,8 @@ func TestWhatIsTooLargeIsRejectedWithoutNumbersOnceTheLimitIsKnown(t *testing.T)
 		for len(batch) > 0 {
 			n, err := publishOnward(t.Context(), s, lane, batch)
 			if batch = batch[n:]; err != nil {
-				if refusal := new(sinks.RejectedError); !errors.As(err, &refusal) || !refusal.TooLarge || batch[0].Offset%3 != messages[0].Offset%3 {
+				refusal := new(sinks.RejectedError)
+				if !errors.As(err, &refusal) || !refusal.TooLarge || batch[0].Offset%3 != messages[0].Offset%3 {
 					t.Fatalf("message %d: %v", batch[0].Offset, err)
 				}
 				rejected, batch = rejected+1, batch[1:]

@@ -14,8 +14,8 @@ import (
 // limitAge is how long a limit counts after it was read: a topic may be edited, and what was too large is tried again then.
 const limitAge = 10 * time.Second
 
-// sizeLimit is max.message.bytes of a topic. What exceeds it is rejected before it gets numbers, so that the batches around it
-// stay under way.
+// sizeLimit is max.message.bytes of a topic. What exceeds it is rejected before it gets numbers: the batches around it stay
+// under way.
 type sizeLimit struct {
 	bytes  int
 	readAt time.Time
