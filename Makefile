@@ -45,7 +45,7 @@ race: ## Run every test as the pipeline does, under the race detector
 # Two modules at a time: their tests mostly wait for servers.
 .PHONY: $(MODULE_TESTS)
 $(filter-out test-module/test/e2e test-allocations,$(MODULE_TESTS)): test-module/%:
-	go test -C $* $(RACE) -shuffle=on -parallel 8 -timeout 60m ./...
+	go test -C $* $(RACE) -shuffle=on -parallel 4 -timeout 60m ./...
 
 # End-to-end tests run the exporter as it is released, as a process of its own. The race detector would watch only the clients
 # in the tests, for most of their processor time. `make e2e-race` has it in both.
