@@ -2,16 +2,17 @@ package auth
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
-	"golang.org/x/oauth2"
-	"golang.org/x/oauth2/clientcredentials"
 )
 
 // bearer is the mechanism OAUTHBEARER (RFC 7628, KIP-255) with the token that is valid when a connection is made. Brokers
@@ -62,6 +63,10 @@ type tokenSource struct {
 	renewAt time.Time
 }
 
+func newTokenSource(from OAuth, client *http.Client) *tokenSource {
+	return &tokenSource{config: from, client: client}
+}
+
 // newTokenClient returns an HTTP client for token endpoints.
 func newTokenClient(timeout time.Duration) *http.Client {
 	return &http.Client{
@@ -96,25 +101,38 @@ func (s *tokenSource) currentToken(ctx context.Context) (string, error) {
 	return token, nil
 }
 
-// requestToken returns a new token and its lifetime; below 0 if the endpoint does not report it.
+// requestToken returns a new token and its lifetime; 0 if the endpoint does not report it.
 func (s *tokenSource) requestToken(ctx context.Context) (token string, lives time.Duration, err error) {
 	secret, err := readSecret(s.config.ClientSecret, s.config.ClientSecretFile, "kafka.sasl.oauth.clientSecretFile")
 	if err != nil {
 		return "", 0, err
 	}
-	request := clientcredentials.Config{
-		ClientID: s.config.ClientID, ClientSecret: secret, TokenURL: s.config.TokenURL, AuthStyle: oauth2.AuthStyleInHeader,
-	}
+	form := url.Values{"grant_type": {"client_credentials"}}
 	if s.config.Scope != "" {
-		request.Scopes = []string{s.config.Scope}
+		form.Set("scope", s.config.Scope)
 	}
-	answer, err := request.Token(context.WithValue(ctx, oauth2.HTTPClient, s.client))
-	var refused *oauth2.RetrieveError
-	switch {
-	case errors.As(err, &refused): // its text has the body of the answer
-		return "", 0, fmt.Errorf("the endpoint answers %d %s", refused.Response.StatusCode, refused.ErrorCode)
-	case err != nil:
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.config.TokenURL, strings.NewReader(form.Encode()))
+	if err != nil {
 		return "", 0, err
 	}
-	return answer.AccessToken, time.Until(answer.Expiry), nil
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	request.Header.Set("Accept", "application/json")
+	request.SetBasicAuth(url.QueryEscape(s.config.ClientID), url.QueryEscape(secret))
+	status, body, err := sendRequest(s.client, request)
+	if err != nil {
+		return "", 0, err
+	}
+	var answer struct {
+		Token   string  `json:"access_token"`
+		Expires float64 `json:"expires_in"` // seconds
+		Error   string  `json:"error"`
+	}
+	unread := json.Unmarshal(body, &answer)
+	switch {
+	case status != http.StatusOK:
+		return "", 0, fmt.Errorf("the endpoint answers %d %s", status, answer.Error)
+	case unread != nil || answer.Token == "":
+		return "", 0, errors.New("the endpoint answers without an access_token")
+	}
+	return answer.Token, time.Duration(answer.Expires * float64(time.Second)), nil
 }

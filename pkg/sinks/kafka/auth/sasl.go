@@ -37,7 +37,7 @@ func (s SASL) NewMechanism(timeout time.Duration) (sasl.Mechanism, error) {
 
 func (s SASL) newBearer(client *http.Client) (sasl.Mechanism, error) {
 	if s.TokenFile == "" {
-		return bearer{(&tokenSource{config: s.OAuth, client: client}).currentToken}, nil
+		return bearer{newTokenSource(s.OAuth, client).currentToken}, nil
 	}
 	read := func(context.Context) (string, error) { return readSecret("", s.TokenFile, "kafka.sasl.tokenFile") }
 	if _, err := read(context.Background()); err != nil {
