@@ -77,13 +77,15 @@ func newReplica(s *shared, cfg *config.Config, j *journal.Journal) (*replica, er
 // newStateWriter completes the options of a state writer that keeps the state in bus.
 func newStateWriter(cfg *config.Config, bus *configuredSink, options state.Options) (*state.Writer, error) {
 	options.Group, options.Lease, options.ClusterName = cfg.State.Name, cfg.Election.Lease, cfg.Cluster.Name
-	return state.New(options, func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
-		opener, ok := bus.sink.(sinks.StateOpener)
-		if !ok {
-			return nil, fmt.Errorf("state.sink: sink %s keeps no state", bus.name)
-		}
-		return opener.OpenState(cfg.State.Name, contents)
-	})
+	opener, ok := bus.sink.(sinks.StateOpener)
+	if !ok {
+		return nil, fmt.Errorf("state.sink: sink %s keeps no state", bus.name)
+	}
+	store, err := opener.OpenState(cfg.State.Name)
+	if err != nil {
+		return nil, err
+	}
+	return state.New(options, store)
 }
 
 // OpenState returns a reader of the configured state, for commands. It contacts nothing. The caller calls closed at the end.

@@ -17,7 +17,17 @@ import (
 
 const (
 	maxWriteBytes = 512 << 10 // of entries in one write, by sinks.StateEntry.Size
+	// minPartCost is the minimum, in bytes, that storing a part again counts, so that a small state is not stored again all the
+	// time.
+	minPartCost = 256
 )
+
+// round is the progress in storing everything again, a part at a time, where the bus does not compact by key.
+type round struct {
+	nextPart int  // of the table
+	complete bool // all parts are stored again: the next entries begin another round
+	credit   int  // bytes that may be stored again: about as many as are new
+}
 
 // entryWriter applies entries to the mirror and writes them to the store. The goroutine that owns the mirror uses it.
 type entryWriter struct {
@@ -30,6 +40,7 @@ type entryWriter struct {
 	unfinished [][]sinks.StateEntry // writes of the commits that have begun, in order; the first one may be stored already
 	undo       []sinks.StateEntry   // what the mirror had before the first of them; nil if the mirror does not have that one yet
 	lost       bool                 // the store lacks what it had, and still has to get the whole state
+	round      round                // since the claim
 
 	written atomic.Uint64 // bytes
 }
@@ -71,11 +82,11 @@ func (w *entryWriter) abandonCommits() {
 	for _, e := range slices.Backward(w.undo) {
 		w.mirror.table.applyEntry(e)
 	}
-	w.unfinished, w.undo, w.lost = nil, nil, false
+	w.unfinished, w.undo, w.lost, w.round = nil, nil, false, round{}
 }
 
-// applyEntries applies one write to the mirror and to the store. The mirror has the entries before the store does, because a
-// store that compacts during the write asks for the current content.
+// applyEntries applies one write to the mirror and to the store. The mirror has the entries before the store does: what is
+// stored again with them is read from there, and later commits are compared with it.
 func (w *entryWriter) applyEntries(ctx context.Context, entries []sinks.StateEntry) error {
 	table := w.mirror.table
 	if w.undo == nil {
@@ -107,14 +118,52 @@ func (w *entryWriter) applyEntries(ctx context.Context, entries []sinks.StateEnt
 	return err
 }
 
-// writeEntries writes entries to the store until it has them, ctx ends, or the store reports that this process was deposed
-// or that its content is lost.
+// writeEntries writes entries to the store, and parts of the state that are due to be stored again.
 func (w *entryWriter) writeEntries(ctx context.Context, entries []sinks.StateEntry) error {
-	for _, e := range entries {
-		w.written.Add(uint64(len(e.Key) + len(e.Value)))
+	begins := w.round.complete
+	if begins {
+		w.round = round{credit: w.round.credit}
 	}
+	for _, some := range splitBySize(slices.Concat(entries, w.dueAgain(entries)), w.mirror.store.AtomicBytes()) {
+		if err := w.appendEntries(ctx, some, begins); err != nil {
+			w.round = round{} // from the first part again
+			return err
+		}
+		begins = false
+	}
+	w.round.complete = w.round.nextPart == shards
+	return nil
+}
+
+// dueAgain returns parts of the state to store again, for about as many bytes as entries have, and advances the round. A state
+// that is not complete yet is being built, and has little that is older.
+func (w *entryWriter) dueAgain(entries []sinks.StateEntry) (again []sinks.StateEntry) {
+	if w.mirror.store.Compacts() || !w.meta.complete {
+		return nil
+	}
+	w.round.credit += bytesOf(entries)
+	for w.round.credit > 0 && w.round.nextPart < shards {
+		part := w.mirror.table.entriesOfPart(w.round.nextPart)
+		again = append(again, part...)
+		w.round.credit -= max(minPartCost, bytesOf(part))
+		w.round.nextPart++
+	}
+	return again
+}
+
+func bytesOf(entries []sinks.StateEntry) (n int) {
+	for _, e := range entries {
+		n += len(e.Key) + len(e.Value)
+	}
+	return n
+}
+
+// appendEntries appends entries to the store until it has them, ctx ends, or the store reports that this process was deposed
+// or that its content is lost.
+func (w *entryWriter) appendEntries(ctx context.Context, entries []sinks.StateEntry, begins bool) error {
+	w.written.Add(uint64(bytesOf(entries)))
 	for {
-		err := w.mirror.store.Write(ctx, entries)
+		err := w.mirror.store.Append(ctx, entries, begins)
 		var deposed *sinks.DeposedError
 		var lost *sinks.StateLostError
 		switch {
@@ -143,7 +192,7 @@ func (w *entryWriter) rewriteState(ctx context.Context) error {
 	incomplete.complete = false
 	owner := sinks.StateEntry{Key: []byte{keyMeta}, Value: []byte(table.others[string([]byte{keyMeta})])}
 	first := []sinks.StateEntry{{Key: []byte{keyMeta}, Value: form.EncodeValue(nil, codeMeta, &incomplete)}}
-	table.applyEntry(first[0]) // the store may ask for the content in the middle, and must not see a complete state
+	table.applyEntry(first[0]) // what is stored again in the middle must not be a complete state
 	defer table.applyEntry(owner)
 	var rest []sinks.StateEntry
 	for key, value := range table.others {

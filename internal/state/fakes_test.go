@@ -18,7 +18,9 @@ import (
 // memoryBus is an in-memory bus with one state.
 type memoryBus struct {
 	mu          sync.Mutex
-	log         []sinks.StateEntry
+	log         []sinks.StateEntry // from the entry number first on
+	first       int
+	roundBegin  int // number of the entry that the last round began with, or before the claim
 	epoch       int
 	purges      int
 	failWrite   func() error // called before what is stored as a whole; nil never fails
@@ -31,7 +33,7 @@ type memoryBus struct {
 func (m *memoryBus) purgeState() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.log, m.purges = nil, m.purges+1
+	m.log, m.first, m.roundBegin, m.purges = nil, 0, 0, m.purges+1
 }
 
 // restorePrefix restores the state to its first n entries.
@@ -45,23 +47,22 @@ func (m *memoryBus) restorePrefix(n int) {
 type memoryStore struct {
 	*memoryBus
 	claimed, read, seen int
-	contents            func(part, parts int) []sinks.StateEntry
 }
 
 func (s *memoryStore) Read(_ context.Context, each func(sinks.StateEntry) error) (bool, error) {
 	s.mu.Lock()
-	entries, purges := slices.Clone(s.log), s.purges
+	entries, purges, first := slices.Clone(s.log), s.purges, s.first
 	s.mu.Unlock()
-	if s.seen != purges {
+	if s.seen != purges || s.read < first && s.read > 0 {
 		s.seen, s.read = purges, 0
 		return true, nil
 	}
-	for _, e := range entries[s.read:] {
+	for _, e := range entries[max(0, s.read-first):] {
 		if err := each(e); err != nil {
 			return false, err
 		}
 	}
-	s.read = len(entries)
+	s.read = first + len(entries)
 	return false, nil
 }
 
@@ -72,11 +73,11 @@ func (s *memoryStore) Claim(context.Context, sinks.Claim) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++
-	s.claimed = s.epoch
+	s.claimed, s.roundBegin = s.epoch, s.first+len(s.log)
 	return nil
 }
 
-func (s *memoryStore) Write(_ context.Context, entries []sinks.StateEntry) error {
+func (s *memoryStore) Append(_ context.Context, entries []sinks.StateEntry, begins bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.claimed != s.epoch {
@@ -86,19 +87,23 @@ func (s *memoryStore) Write(_ context.Context, entries []sinks.StateEntry) error
 		s.seen, s.read = s.purges, 0
 		return &sinks.StateLostError{Reason: "purged"}
 	}
-	for _, whole := range splitBySize(entries, s.atomicBytes) {
-		if s.failWrite != nil {
-			if err := s.failWrite(); err != nil {
-				return err
-			}
+	if s.failWrite != nil {
+		if err := s.failWrite(); err != nil {
+			return err
 		}
-		for _, e := range whole {
-			s.log = append(s.log, sinks.StateEntry{Key: slices.Clone(e.Key), Value: slices.Clone(e.Value)})
-			s.bytes += len(e.Key) + len(e.Value)
-		}
+	}
+	if begins {
+		s.log, s.first = slices.Clone(s.log[s.roundBegin-s.first:]), s.roundBegin
+		s.roundBegin = s.first + len(s.log)
+	}
+	for _, e := range entries {
+		s.log = append(s.log, sinks.StateEntry{Key: slices.Clone(e.Key), Value: slices.Clone(e.Value)})
+		s.bytes += len(e.Key) + len(e.Value)
 	}
 	return nil
 }
+
+func (s *memoryStore) Compacts() bool { return false }
 
 func (s *memoryStore) AtomicBytes() int { return s.atomicBytes }
 

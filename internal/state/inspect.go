@@ -105,18 +105,18 @@ func (w *Writer) Reset(ctx context.Context) (removed int, err error) {
 	_, malformed := table.decodeContent()
 	var entries []sinks.StateEntry
 	for i := range shards {
-		for _, e := range table.entriesOfPart(i, shards) {
+		for _, e := range table.entriesOfPart(i) {
 			if first := e.Key[0]; malformed == nil && (first == keyLane || first == keyProgress) {
 				continue
 			}
 			entries = append(entries, sinks.StateEntry{Key: e.Key})
 		}
 	}
-	for _, chunk := range splitBySize(entries, maxWriteBytes) {
+	for _, chunk := range splitBySize(entries, w.mirror.store.AtomicBytes()) {
 		for _, e := range chunk {
 			table.applyEntry(e)
 		}
-		if err := w.mirror.store.Write(ctx, chunk); err != nil {
+		if err := w.mirror.store.Append(ctx, chunk, false); err != nil {
 			return removed, fmt.Errorf("write the replicated state: %w", err)
 		}
 		removed += len(chunk)

@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// shards is the number of maps that hold the known objects. A store asks for one part at a time, which is found without a
-// pass over all of them.
+// shards is the number of maps that hold the known objects. One part at a time is stored again, which is found without a pass
+// over all of them.
 const shards = 256
 
 // table holds the newest value of each key, in stored form. One goroutine at a time uses it.
@@ -80,22 +80,12 @@ func (t *table) containsEntry(e sinks.StateEntry) bool {
 	return ok && bytes.Equal(value, e.Value)
 }
 
-// entriesOfPart returns all entries of one of parts disjoint parts. With more parts than shards, several parts share a
-// shard.
-func (t *table) entriesOfPart(part, parts int) (entries []sinks.StateEntry) {
-	for i := range t.known {
-		switch {
-		case parts <= shards && i%parts == part:
-			entries = append(entries, t.knownEntries(i, nil)...)
-		case parts > shards && i == part%shards:
-			sharing := uint64((parts - i + shards - 1) / shards)
-			entries = t.knownEntries(i, func(hash uint64, _ []byte) bool { return hash/shards%sharing == uint64(part/shards) })
-		}
-	}
+// entriesOfPart returns all entries of one of as many disjoint parts as there are shards.
+func (t *table) entriesOfPart(part int) (entries []sinks.StateEntry) {
 	if part == 0 {
-		entries = append(entries, t.otherEntries(nil)...)
+		entries = t.otherEntries(nil)
 	}
-	return entries
+	return append(entries, t.knownEntries(part, nil)...)
 }
 
 // otherEntries returns the selected entries that are not known objects; nil selects all. hash is always 0.
@@ -180,7 +170,7 @@ func (t *table) mergeShards(each func(entry) error) error {
 // totalBytes is the size of all keys and values.
 func (t *table) totalBytes() (n int64) {
 	for i := range shards {
-		for _, e := range t.entriesOfPart(i, shards) {
+		for _, e := range t.entriesOfPart(i) {
 			n += int64(len(e.Key) + len(e.Value))
 		}
 	}

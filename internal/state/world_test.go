@@ -179,9 +179,7 @@ func (w *world) startProcess(fs vfs.FS) *process {
 		}
 	})
 	p.writer, err = New(Options{Group: "g", Lease: "ns/g", Owner: "p", Journal: j, Logger: quiet},
-		func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
-			return &memoryStore{memoryBus: w.bus, contents: contents, seen: w.bus.purges}, nil
-		})
+		&memoryStore{memoryBus: w.bus, seen: w.bus.purges})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -68,9 +68,8 @@ type Writer struct {
 	stats *statsBoard
 }
 
-// New returns a Writer for the store that open returns. It contacts nothing. contents, which open
-// receives, returns all entries of one part of the keys; a store that compacts calls it from within Write.
-func New(opts Options, open func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error)) (*Writer, error) {
+// New returns a Writer of the state in store. It contacts nothing.
+func New(opts Options, store sinks.StateStore) (*Writer, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
@@ -80,11 +79,9 @@ func New(opts Options, open func(contents func(part, parts int) []sinks.StateEnt
 		heartbeat: heartbeatInterval,
 	}
 	w.entries = &entryWriter{mirror: w.mirror, condition: w.condition, log: w.log}
+	w.mirror.store = store
 	var err error
-	if w.deployment, err = loadDeployment(opts.Journal); err != nil {
-		return nil, err
-	}
-	w.mirror.store, err = open(func(part, parts int) []sinks.StateEntry { return w.mirror.table.entriesOfPart(part, parts) })
+	w.deployment, err = loadDeployment(opts.Journal)
 	return w, err
 }
 

@@ -572,26 +572,62 @@ func TestStateLagsWhilePositionsAreUnwritten(t *testing.T) {
 	}
 }
 
-// TestPartsContainEachEntryOnce covers fewer, as many and more parts than shards.
 func TestPartsContainEachEntryOnce(t *testing.T) {
 	table := newTable()
 	for n := range 3000 {
 		table.applyEntry(sinks.StateEntry{Key: encodeKey(keyKnown, 1, fmt.Sprint(n)), Value: []byte("v")})
 	}
 	table.applyEntry(sinks.StateEntry{Key: []byte{keyMeta}, Value: []byte("m")})
-	for _, parts := range []int{1, 3, 16, 256, 700} {
-		seen := map[string]bool{}
-		for part := range parts {
-			for _, e := range table.entriesOfPart(part, parts) {
-				if seen[string(e.Key)] {
-					t.Fatalf("%d parts: %q is in two", parts, e.Key)
-				}
-				seen[string(e.Key)] = true
+	seen := map[string]bool{}
+	for part := range shards {
+		for _, e := range table.entriesOfPart(part) {
+			if seen[string(e.Key)] {
+				t.Fatalf("%q is in two", e.Key)
+			}
+			seen[string(e.Key)] = true
+		}
+	}
+	if len(seen) != 3001 {
+		t.Errorf("the parts have %d entries", len(seen))
+	}
+}
+
+// TestAStateIsStoredAgainAndNothingReturns lets an owner store so much that the bus removes older entries several times. A
+// follower that reads often and one that reads nothing before know what the owner knows.
+func TestAStateIsStoredAgainAndNothingReturns(t *testing.T) {
+	w := newWorld(t, 7, false)
+	near, far := w.startProcess(nil), w.startProcess(nil)
+	p := startActive(t, w, w.startProcess(nil))
+	for n := range 1500 {
+		e := sinks.StateEntry{Key: fmt.Append(nil, "z", w.random.IntN(40))} // a key of no known type
+		if w.random.IntN(3) > 0 {
+			e.Value = fmt.Appendf(nil, "%0300d", n)
+		}
+		if err := p.writer.entries.commitEntries(t.Context(), []sinks.StateEntry{e}); err != nil {
+			t.Fatal(err)
+		}
+		if err := near.writer.readStandby(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := far.writer.readStandby(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stored := func(p *process) map[string]string {
+		all := map[string]string{}
+		for part := range shards {
+			for _, e := range p.writer.mirror.table.entriesOfPart(part) {
+				all[string(e.Key)] = string(e.Value)
 			}
 		}
-		if len(seen) != 3001 {
-			t.Errorf("%d parts have %d entries", parts, len(seen))
-		}
+		return all
+	}
+	want := stored(p)
+	if !maps.Equal(stored(near), want) || !maps.Equal(stored(far), want) {
+		t.Errorf("the owner has %d entries, its followers %d and %d that are not the same", len(want), len(stored(near)), len(stored(far)))
+	}
+	if w.bus.first == 0 || len(w.bus.log) > 50*len(want) {
+		t.Errorf("the bus has %d entries for %d, and removed %d", len(w.bus.log), len(want), w.bus.first)
 	}
 }
 

@@ -107,10 +107,8 @@ type StateOpener interface {
 	Sink
 
 	// OpenState returns the state of this name, a topic or a stream, that exporters of the same group share. It contacts
-	// nothing. contents is for stores that have to write everything again from time to time, because the bus does not compact
-	// by key: it returns all entries of one part of the keys. The store calls it from within Write; what it returns includes
-	// the entries of that Write, and nothing newer, and is stored after them. parts is the same at every call.
-	OpenState(name string, contents func(part, parts int) []StateEntry) (StateStore, error)
+	// nothing.
+	OpenState(name string) (StateStore, error)
 }
 
 // StateEntry is one record of a state. The newest of a key counts.
@@ -160,7 +158,7 @@ func DecodeEntries(b []byte, each func(StateEntry) error) error {
 
 var errEntries = errors.New("malformed entries of a state")
 
-// StateStore keeps entries by key in a bus. One goroutine uses it. Its errors name the topic or stream, and the remedy.
+// StateStore is a log of entries in a bus, which one process appends to. One goroutine uses it. Its errors name the topic or stream, and the remedy.
 type StateStore interface {
 	// Read calls each for everything that is stored, in the order of writing; later calls continue where the last one ended. It
 	// returns at the end that the store had at the call. A topic or stream that does not exist is an empty state. reset means
@@ -170,17 +168,23 @@ type StateStore interface {
 
 	// Claim makes this process the only one that can write: writes of an older one fail from then on. It creates the topic or
 	// stream if there is none and creation is allowed. After it, Read returns nothing new but the process's own writes. It is
-	// called before the first Write.
+	// called before the first Append.
 	Claim(ctx context.Context, claim Claim) error
 
-	// AtomicBytes is the size of a Write, in [StateEntry.Size], up to which all readers see all of its entries or none. It may
-	// change with a Claim.
+	// AtomicBytes is the size of an Append, in [StateEntry.Size]. One entry alone may be larger. It may change with a Claim.
 	AtomicBytes() int
 
-	// Write stores entries; they are durable when it returns nil. After an error they may be stored, and of a Write above
-	// AtomicBytes any number from the first on. After a *DeposedError the process becomes a standby; after a *StateLostError
-	// it writes everything again. The caller bounds one call to about a megabyte.
-	Write(ctx context.Context, entries []StateEntry) error
+	// Compacts reports whether the bus itself removes what newer entries replace.
+	Compacts() bool
+
+	// Append stores entries behind all others, so that every reader sees all of them or none; they are durable when it returns
+	// nil. After an error they may be stored. After a *DeposedError the process becomes a standby; after a *StateLostError it
+	// appends everything again.
+	//
+	// To a bus that does not compact the owner appends everything again, bit by bit, in rounds. begins is true for the first
+	// Append after a round: what is older than the begin of that round, or than the Claim, was appended again since, and may
+	// be removed.
+	Append(ctx context.Context, entries []StateEntry, begins bool) error
 
 	// Condition returns whether the topic or stream, as its owner last saw it, may lose entries. It is safe for concurrent use.
 	Condition() condition.Status

@@ -62,7 +62,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 	t.Parallel()
 	b, cfg := startKafkaWithACLs(t)
 	s := openSink(t, cfg)
-	store, err := s.OpenState(stateName, nil)
+	store, err := s.OpenState(stateName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestEachMissingRightOfAReplicatedStateIsNamed(t *testing.T) {
 		_, err := store.Read(t.Context(), func(sinks.StateEntry) error { return nil })
 		return err
 	}, topic(stateName, kafka.ACLOperationTypeRead))
-	if err := store.Write(t.Context(), []sinks.StateEntry{entry("a", "1")}); err != nil {
+	if err := store.Append(t.Context(), []sinks.StateEntry{entry("a", "1")}, false); err != nil {
 		t.Error(err)
 	}
 	publishUntilAccepted(t, s, lane, pods("a", 4, 5))

@@ -292,9 +292,8 @@ func (s *Sink) State(uint64) []byte {
 // ObserveSettled implements [sinks.SettleObserver].
 func (s *Sink) ObserveSettled(low uint64) { s.former.recordSettled(low) }
 
-// OpenState implements [sinks.StateOpener]: name is a topic. Kafka compacts it, so the contents never have to be written
-// again.
-func (s *Sink) OpenState(name string, _ func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
+// OpenState implements [sinks.StateOpener]: name is a topic.
+func (s *Sink) OpenState(name string) (sinks.StateStore, error) {
 	if err := checkTopicName([]byte(name)); err != nil {
 		return nil, fmt.Errorf("state.name: %w", err)
 	}

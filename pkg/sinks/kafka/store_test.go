@@ -25,7 +25,7 @@ type stateClient struct {
 func newStateClient(t *testing.T, brokers []string) *stateClient {
 	t.Helper()
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, RequestTimeout: 5 * time.Second})
-	store, err := s.OpenState(stateName, nil)
+	store, err := s.OpenState(stateName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func (k *stateClient) read() (reset bool) {
 
 func (k *stateClient) write(entries ...sinks.StateEntry) {
 	k.t.Helper()
-	k.eventually("write", func() error { return k.store.Write(k.t.Context(), entries) })
+	k.eventually("write", func() error { return k.store.Append(k.t.Context(), entries, false) })
 }
 
 func entry(key, value string) sinks.StateEntry {
@@ -122,7 +122,7 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 	follower.read()
 	follower.write(entry("c", "1"))
 	for range 2 {
-		err := first.store.Write(t.Context(), []sinks.StateEntry{entry("b", "late")})
+		err := first.store.Append(t.Context(), []sinks.StateEntry{entry("b", "late")}, false)
 		var deposed *sinks.DeposedError
 		if !errors.As(err, &deposed) {
 			t.Errorf("an older owner writes: %v; want a DeposedError", err)
@@ -141,7 +141,7 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := follower.store.Write(ctx, []sinks.StateEntry{entry("d", "1")}); err == nil || !strings.Contains(err.Error(), stateName) {
+	if err := follower.store.Append(ctx, []sinks.StateEntry{entry("d", "1")}, false); err == nil || !strings.Contains(err.Error(), stateName) {
 		t.Errorf("without a broker: %v; want an error that names the topic", err)
 	}
 	restartBroker(t, b)
@@ -166,7 +166,7 @@ func TestALostStateIsNoticed(t *testing.T) {
 
 	deleteTopic(t, b.Brokers(), stateName)
 	owner.eventually("a topic that is deleted", func() error {
-		err := owner.store.Write(t.Context(), []sinks.StateEntry{entry("x", "early")})
+		err := owner.store.Append(t.Context(), []sinks.StateEntry{entry("x", "early")}, false)
 		var lost *sinks.StateLostError
 		if errors.As(err, &lost) {
 			return nil
@@ -195,7 +195,7 @@ func TestADeposedOwnerWritesNothingToARecreatedState(t *testing.T) {
 	alterTopic(t, b.Brokers(), stateName, "cleanup.policy", "compact")
 
 	former.eventually("the end of a former owner", func() error {
-		err := former.store.Write(t.Context(), []sinks.StateEntry{entry("a", "late")})
+		err := former.store.Append(t.Context(), []sinks.StateEntry{entry("a", "late")}, false)
 		var deposed *sinks.DeposedError
 		if errors.As(err, &deposed) {
 			return nil
@@ -206,7 +206,7 @@ func TestADeposedOwnerWritesNothingToARecreatedState(t *testing.T) {
 	follower.read()
 	follower.wantState(map[string]string{})
 	owner.eventually("a state that is lost", func() error {
-		err := owner.store.Write(t.Context(), []sinks.StateEntry{entry("a", "3")})
+		err := owner.store.Append(t.Context(), []sinks.StateEntry{entry("a", "3")}, false)
 		var lost *sinks.StateLostError
 		if errors.As(err, &lost) {
 			return nil

@@ -81,7 +81,7 @@ func BenchmarkColdState(b *testing.B) {
 	server := startServer(b, "")
 	cfg := testConfig(server.URL())
 	writer := openSink(b, cfg, discardLog)
-	store, err := writer.OpenState("STATE", nil)
+	store, err := writer.OpenState("STATE")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -94,13 +94,13 @@ func BenchmarkColdState(b *testing.B) {
 			n := i*each + j
 			entries[j] = sinks.StateEntry{Key: fmt.Appendf(nil, "pods/namespace-%d/web-%d", n%997, n), Value: fmt.Appendf(nil, "%036x %d", n*7919, n)}
 		}
-		if err := store.Write(b.Context(), entries); err != nil {
+		if err := store.Append(b.Context(), entries, false); err != nil {
 			b.Fatal(err)
 		}
 	}
 	for b.Loop() {
 		s := newSink(b, cfg, discardLog)
-		store, err := s.OpenState("STATE", nil)
+		store, err := s.OpenState("STATE")
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -275,7 +275,7 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 }
 
 // OpenState implements [sinks.StateOpener].
-func (s *Sink) OpenState(name string, contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
+func (s *Sink) OpenState(name string) (sinks.StateStore, error) {
 	if i := strings.IndexFunc(name, func(r rune) bool { return r > 0x7f || !isPlainByte(byte(r)) }); name == "" || i >= 0 {
 		return nil, fmt.Errorf("the state's name %q is not valid for a stream: use letters, digits, _ and - only", name)
 	}
@@ -283,7 +283,7 @@ func (s *Sink) OpenState(name string, contents func(part, parts int) []sinks.Sta
 		return nil, fmt.Errorf("the state needs its own stream, and %q is the stream of the changes", name)
 	}
 	return state.Open(state.Options{Name: name, Replicas: s.cfg.Create.Replicas, ReplicasOf: s.cfg.Stream, Log: s.log,
-		Connect: s.connector.connectedLink, Contents: contents}), nil
+		Connect: s.connector.connectedLink}), nil
 }
 
 // Close ends the connection. A later process publishes the messages in flight again.

@@ -24,30 +24,21 @@ type replica struct {
 	t       testing.TB
 	store   sinks.StateStore
 	entries map[string]string
+	sets    int // since the claim, or an error
 }
+
+// roundSets is the number of sets after which everything is stored again.
+const roundSets = 20
 
 // openReplica opens a state as another process would.
 func openReplica(t testing.TB, cfg Config) *replica {
 	r := &replica{t: t, entries: map[string]string{}}
-	store, err := openSink(t, cfg, discardLog).OpenState("STATE", r.entriesOfPart)
+	store, err := openSink(t, cfg, discardLog).OpenState("STATE")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.store = store
 	return r
-}
-
-func (r *replica) entriesOfPart(part, parts int) (entries []sinks.StateEntry) {
-	for key, value := range r.entries {
-		sum := 0
-		for _, b := range []byte(key) {
-			sum = sum*31 + int(b)
-		}
-		if sum&0xffff%parts == part {
-			entries = append(entries, sinks.StateEntry{Key: []byte(key), Value: []byte(value)})
-		}
-	}
-	return entries
 }
 
 // readAll reads to the end and reports whether it had to start again.
@@ -101,7 +92,23 @@ func (r *replica) setEntries(pairs ...string) error {
 		}
 		entries = append(entries, e)
 	}
-	return r.store.Write(r.t.Context(), entries)
+	begins := r.sets > 0 && r.sets%roundSets == 0
+	if r.sets++; r.sets%roundSets == 0 {
+		for key, value := range r.entries {
+			entries = append(entries, sinks.StateEntry{Key: []byte(key), Value: []byte(value)})
+		}
+	}
+	for size, n := 0, 0; len(entries) > 0; n = 0 {
+		for size = 0; n < len(entries) && (n == 0 || size+entries[n].Size() <= r.store.AtomicBytes()); n++ {
+			size += entries[n].Size()
+		}
+		if err := r.store.Append(r.t.Context(), entries[:n], begins); err != nil {
+			r.sets = 0
+			return err
+		}
+		entries, begins = entries[n:], false
+	}
+	return nil
 }
 
 func (r *replica) mustSet(pairs ...string) {
@@ -158,7 +165,7 @@ func TestAStateOutlivesItsOwnerAndFencesIt(t *testing.T) {
 	second.mustClaim("two")
 	second.mustEqual(follower)
 	for range 2 {
-		mustBeDeposedBy(t, first.store.Write(t.Context(), []sinks.StateEntry{{Key: []byte("z"), Value: []byte("zombie")}}), "two")
+		mustBeDeposedBy(t, first.store.Append(t.Context(), []sinks.StateEntry{{Key: []byte("z"), Value: []byte("zombie")}}, false), "two")
 	}
 	second.mustSet("d", "4")
 	follower.readAll()
@@ -251,7 +258,7 @@ func TestAStateLargerThanAMessageIsSplit(t *testing.T) {
 // A state of the size that is promised to be whole is one message, so no reader sees a part of it.
 func TestAWriteThatIsPromisedWholeIsOneMessage(t *testing.T) {
 	server := startServer(t, "max_payload: 64KB\n")
-	store, err := openSink(t, testConfig(server.URL()), discardLog).OpenState("STATE", nil)
+	store, err := openSink(t, testConfig(server.URL()), discardLog).OpenState("STATE")
 	if err == nil {
 		err = store.Claim(t.Context(), sinks.Claim{Group: "group", Owner: "one"})
 	}
@@ -266,7 +273,7 @@ func TestAWriteThatIsPromisedWholeIsOneMessage(t *testing.T) {
 		}
 		entries = append(entries, e)
 	}
-	if err := store.Write(t.Context(), entries); err != nil {
+	if err := store.Append(t.Context(), entries, false); err != nil {
 		t.Fatal(err)
 	}
 	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "STATE")

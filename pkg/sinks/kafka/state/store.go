@@ -29,7 +29,7 @@ const (
 	// topicCheckInterval is how often the owner checks whether the oldest records were deleted by hand, and whether the topic
 	// was edited so that it deletes records.
 	topicCheckInterval = 30 * time.Second
-	// maxSendTries is how often one Write sends a batch before the error goes to the caller.
+	// maxSendTries is how often one Append sends a batch before the error goes to the caller.
 	maxSendTries   = 5
 	sendRetryDelay = 200 * time.Millisecond
 	maxBatchBytes  = 512 << 10 // of entries, if max.message.bytes of the topic permits
@@ -295,8 +295,11 @@ func (s *Store) checkPolicy(ctx context.Context) {
 // AtomicBytes implements [sinks.StateStore]: one batch.
 func (s *Store) AtomicBytes() int { return s.atomicBytes }
 
-// Write implements [sinks.StateStore].
-func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
+// Compacts implements [sinks.StateStore].
+func (s *Store) Compacts() bool { return true }
+
+// Append implements [sinks.StateStore].
+func (s *Store) Append(ctx context.Context, entries []sinks.StateEntry, _ bool) error {
 	if !s.owned {
 		return &sinks.DeposedError{Reason: fmt.Sprintf("the state in topic %q is not claimed", s.partition.Topic)}
 	}
@@ -335,7 +338,7 @@ func (s *Store) writeEntries(ctx context.Context, entries []sinks.StateEntry) er
 		return fmt.Errorf("an entry of %d bytes exceeds max.message.bytes of topic %q: set it to 2097152: %w", len(b), s.partition.Topic, err)
 	}
 	half := len(entries) / 2
-	s.atomicBytes /= 2 // of the next Write; max.message.bytes was lowered, or is not known
+	s.atomicBytes /= 2 // of the next Append; max.message.bytes was lowered, or is not known
 	if err := s.writeEntries(ctx, entries[:half]); err != nil {
 		return err
 	}

@@ -20,11 +20,6 @@ const (
 	// maxAppendAttempts bounds the attempts to write one segment when the stream does not end as expected. Each refusal reveals
 	// more of the stream's end.
 	maxAppendAttempts = 8
-	// keyParts is the number of parts of the keys that a round rewrites, one after the other.
-	keyParts = 256
-	// minPartCost is the minimum, in bytes, that the rewrite of a part counts, so that small states are not rewritten all the
-	// time.
-	minPartCost = 256
 	// lookInterval is the time between two looks at the settings of the stream.
 	lookInterval = time.Minute
 )
@@ -38,8 +33,6 @@ type Options struct {
 
 	// Connect returns an established connection, or the reason why there is none.
 	Connect func(ctx context.Context) (*connection.Link, error)
-	// Contents is the argument of [sinks.StateOpener]; nil for a reader.
-	Contents func(part, parts int) []sinks.StateEntry
 }
 
 // Open returns a store. It contacts nothing.
@@ -47,13 +40,11 @@ func Open(o Options) *Store {
 	return &Store{Options: o, mayLose: condition.New(o.Log, "replica", condition.Problem{})}
 }
 
-// Store keeps a state in a stream of its own: a log of segments, of which the older ones are removed after all keys were
-// rewritten. One goroutine uses it.
+// Store keeps a state in a stream of its own: a log of segments, one for each Append. One goroutine uses it.
 //
-// There are two subjects for segments. A round rewrites all parts of the keys, a few with each Write, for about as many
-// bytes as are new. After a complete round the next segment goes to the other subject, with a roll-up that removes the
-// segments there, which are all older than the round. The removal is part of a message, so the server refuses it from an
-// older owner.
+// There are two subjects for segments. The segment that begins a round goes to the other subject, with a roll-up that removes
+// the segments there, which are all older than the round before. The removal is part of a message, so the server refuses it
+// from an older owner.
 //
 // Each segment has two conditions: the stream's last sequence, which only the owner and a claim move, and the previous
 // segment, which is missing after a purge and in a recreated stream.
@@ -66,22 +57,12 @@ type Store struct {
 
 	claim          sinks.Claim
 	owner          stream.Owner // of this process; zero before Claim
-	readComplete   bool         // everything up to the claim was read
 	lastSequence   uint64       // of the stream's last message
 	newestSequence uint64       // of the newest segment; 0 if there is none
 	newestNumber   uint64       // of the newest segment
 	activeLog      int          // 0 or 1: the subject of the newest segment
 	segmentLimit   int          // of the entries of a segment, in bytes
 	lossReason     string       // why the state must be emptied; "" once that is done
-
-	round rewriteRound
-}
-
-// rewriteRound is the progress of a round, which rewrites all keys.
-type rewriteRound struct {
-	nextPart int  // the part of the keys to rewrite next
-	complete bool // all parts are rewritten: the next segment goes to the other subject and removes the segments there
-	credit   int  // bytes that may be rewritten
 }
 
 func (s *Store) segmentSubject(log int) string { return s.Name + ".log." + strconv.Itoa(log) }
@@ -118,11 +99,7 @@ func (s *Store) Read(ctx context.Context, each func(sinks.StateEntry) error) (re
 	if found == nil { // a missing stream is an empty state
 		found = &stream.Info{}
 	}
-	if reset, err = s.reader.readNew(ctx, c, found, each); err != nil {
-		return reset, err
-	}
-	s.readComplete = !reset && s.owner.Sequence != 0 && found.State.LastSeq >= s.owner.Sequence
-	return reset, nil
+	return s.reader.readNew(ctx, c, found, each)
 }
 
 // Claim implements [sinks.StateStore].
@@ -150,9 +127,8 @@ func (s *Store) claimStream(ctx context.Context, c stream.Client, mine stream.Ow
 	if err != nil {
 		return err
 	}
-	s.owner, s.lastSequence, s.readComplete = owner, owner.Sequence, false
+	s.owner, s.lastSequence = owner, owner.Sequence
 	s.activeLog, s.newestSequence, s.newestNumber = log, end.Sequence, parseSegmentName(end.Header(headerState)).number
-	s.round = rewriteRound{}
 	return nil
 }
 
@@ -170,16 +146,19 @@ func (s *Store) newestSegment(ctx context.Context, c stream.Client) (log int, ne
 	return log, newest, nil
 }
 
-// Write implements [sinks.StateStore].
-func (s *Store) Write(ctx context.Context, entries []sinks.StateEntry) error {
-	err := s.writeEntries(ctx, entries)
+// Compacts implements [sinks.StateStore].
+func (s *Store) Compacts() bool { return false }
+
+// Append implements [sinks.StateStore].
+func (s *Store) Append(ctx context.Context, entries []sinks.StateEntry, begins bool) error {
+	err := s.appendEntries(ctx, entries, begins)
 	if errors.As(err, new(*sinks.DeposedError)) {
 		s.mayLose.Clear() // the next owner looks
 	}
 	return err
 }
 
-func (s *Store) writeEntries(ctx context.Context, entries []sinks.StateEntry) error {
+func (s *Store) appendEntries(ctx context.Context, entries []sinks.StateEntry, begins bool) error {
 	if s.owner.Sequence == 0 {
 		return fmt.Errorf("the state %q is not claimed", s.Name)
 	}
@@ -191,67 +170,19 @@ func (s *Store) writeEntries(ctx context.Context, entries []sinks.StateEntry) er
 		return s.recoverLost(ctx, c, s.lossReason)
 	}
 	s.lookAgain(ctx, c)
-	w := segmentWriter{store: s, ctx: ctx, client: c}
-	if s.round.complete {
-		s.round.nextPart = 0
-	}
-	w.addEntries(entries)
-	s.round.credit += w.added
-	for s.readComplete && s.Contents != nil && s.round.credit > 0 && s.round.nextPart < keyParts {
-		w.added = 0
-		w.addEntries(s.Contents(s.round.nextPart, keyParts))
-		s.round.credit -= max(minPartCost, w.added)
-		s.round.nextPart++
-	}
-	w.writeSegment()
-	if w.err != nil {
-		s.round.nextPart = 0 // the round starts from the first part again
-		return w.err
-	}
-	s.round.complete = s.round.complete || s.round.nextPart == keyParts
-	return nil
+	return s.appendSegment(ctx, c, encodeSegment(sinks.AppendEntries(nil, entries)), begins)
 }
 
 // AtomicBytes implements [sinks.StateStore]: one segment.
 func (s *Store) AtomicBytes() int { return s.segmentLimit }
 
-// segmentWriter collects the entries of one Write and writes them as segments. After an error it does nothing.
-type segmentWriter struct {
-	store  *Store
-	ctx    context.Context
-	client stream.Client
-	buffer []byte
-	added  int // bytes of the entries since it was set to 0
-	err    error
-}
-
-func (w *segmentWriter) addEntries(entries []sinks.StateEntry) {
-	for _, e := range entries {
-		if len(w.buffer) > 0 && len(w.buffer)+e.Size() > w.store.segmentLimit {
-			w.writeSegment()
-		}
-		if w.err != nil {
-			return
-		}
-		before := len(w.buffer)
-		w.buffer = sinks.AppendEntries(w.buffer, []sinks.StateEntry{e})
-		w.added += len(w.buffer) - before
-	}
-}
-
-func (w *segmentWriter) writeSegment() {
-	if w.err == nil && len(w.buffer) > 0 {
-		w.err = w.store.appendSegment(w.ctx, w.client, encodeSegment(w.buffer))
-		w.buffer = w.buffer[:0]
-	}
-}
-
 // appendSegment writes a segment after the newest one. If an attempt was stored and its answer lost, the next attempt finds
 // that segment and writes this one again after it.
-func (s *Store) appendSegment(ctx context.Context, c stream.Client, data []byte) error {
+func (s *Store) appendSegment(ctx context.Context, c stream.Client, data []byte, begins bool) error {
+	former := s.activeLog
 	for range maxAppendAttempts {
 		log, m := s.activeLog, s.segmentMessage(data)
-		if s.round.complete {
+		if begins && log == former { // no attempt has begun it
 			log = 1 - log
 			m.Header[nats.MsgRollup] = []string{nats.MsgRollupSubject}
 		}
@@ -286,9 +217,6 @@ func (s *Store) segmentMessage(data []byte) *nats.Msg {
 
 // recordSegment records a stored segment as the newest one.
 func (s *Store) recordSegment(log int, sequence uint64) {
-	if log != s.activeLog {
-		s.round.complete = false
-	}
 	s.activeLog, s.lastSequence, s.newestSequence = log, sequence, sequence
 	s.newestNumber++
 }
@@ -322,7 +250,6 @@ func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused er
 		return s.recoverLost(ctx, c, "it was purged, recreated, or restored from a backup")
 	case name.claim == s.owner.Claim && name.number == s.newestNumber+1: // stored by an earlier attempt
 		s.recordSegment(log, end.Sequence)
-		s.round.nextPart = 0
 	case end.Sequence != s.newestSequence:
 		return s.recoverLost(ctx, c, fmt.Sprintf("acknowledged message %d is missing: the stream was purged or restored from a "+
 			"backup, or its server lost power before a disk sync", s.newestSequence))
@@ -334,23 +261,21 @@ func (s *Store) resolveConflict(ctx context.Context, c stream.Client, refused er
 }
 
 // recoverLost claims the state again and empties it, because the remaining segments may contain keys that were removed.
-// After an error the next Write continues here. Its result is a [sinks.StateLostError]: the caller writes the whole state.
+// After an error the next Append continues here. Its result is a [sinks.StateLostError]: the caller appends the whole state.
 func (s *Store) recoverLost(ctx context.Context, c stream.Client, why string) error {
 	s.lossReason = why
 	if err := s.ensureStream(ctx, c); err != nil {
 		return err
 	}
-	complete, number := s.readComplete, s.newestNumber
+	number := s.newestNumber
 	if err := s.claimStream(ctx, c, s.owner); err != nil {
 		return err
 	}
-	s.readComplete = complete // the caller knows the whole state
 	// A reader of the lost segments, including one that was not acknowledged, must not take the next segment for the
 	// continuation of those.
 	s.newestNumber = max(s.newestNumber, number) + 2
 	for range 2 {
-		s.round.complete = true
-		if err := s.appendSegment(ctx, c, encodeSegment(nil)); err != nil {
+		if err := s.appendSegment(ctx, c, encodeSegment(nil), true); err != nil {
 			return err
 		}
 	}

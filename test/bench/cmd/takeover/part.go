@@ -67,10 +67,10 @@ func runPart(ctx context.Context, name string, args []string) (err error) {
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- p.journal.Run(running) }()
-	p.keeper, err = state.New(state.Options{Group: p.state, Lease: "bench/" + p.state, Owner: name, Journal: p.journal, Logger: log},
-		func(contents func(part, parts int) []sinks.StateEntry) (sinks.StateStore, error) {
-			return p.sink.OpenState(p.state+"-state", contents)
-		})
+	store, err := p.sink.OpenState(p.state + "-state")
+	if err == nil {
+		p.keeper, err = state.New(state.Options{Group: p.state, Lease: "bench/" + p.state, Owner: name, Journal: p.journal, Logger: log}, store)
+	}
 	if err == nil {
 		if name == "write" {
 			err = p.write(ctx)
