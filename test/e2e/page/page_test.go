@@ -376,7 +376,7 @@ func TestPageShowsChangedPathsAsTapDoes(t *testing.T) {
 		`"changed":["/metadata/generation","/metadata/managedFields/0/time","/metadata/resourceVersion","/spec/containers/[name=web]/image","/metadata/annotations/a.b~1c"]}`))
 	do(ctx, t, until(`document.getElementById("changes").textContent.includes("shop/paths")`))
 	text := ask(ctx, t, chromedp.Evaluate[string](`document.querySelector("#changes li").textContent`))
-	for _, want := range []string{"spec.containers[0].image", "metadata.annotations[a.b/c]"} {
+	for _, want := range []string{"spec.containers[web].image", "metadata.annotations[a.b/c]"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page shows %q, without %s", text, want)
 		}
