@@ -194,8 +194,11 @@ func attributedRecord(r *Resolution, now time.Time) *event.Change {
 		UID: r.UID, ResourceVersion: r.Version, ObservedAt: now.UTC(),
 		Attribution: &event.Attribution{Of: r.ID, By: r.By.identity(), Certainty: event.Exact},
 	}
-	if r.Likely {
+	switch {
+	case r.Likely:
 		c.Attribution.Certainty = event.Likely
+	case r.By.Received != 0 && r.By.Done >= r.By.Received:
+		c.ChangedAt = event.ChangeTime{At: r.By.Done.Time().UTC(), NotBefore: r.By.Received.Time().UTC(), Source: event.TimeFromAudit}
 	}
 	if r.RequestedBy != nil {
 		requester := r.RequestedBy.identity()

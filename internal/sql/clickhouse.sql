@@ -19,13 +19,14 @@ FROM (SELECT if(NOT match(raw, '\\\\u[dD]'), raw,
     concat(char(2), '(....)(....)'), '\\\\u\\1\\\\u\\2'), char(1), '\\\\')) AS j FROM change_records)
 WHERE JSONHas(j, 'resource');
 
--- Every record once. read_at is the version of the cluster at which it was read.
+-- Every record once. read_at is the version of the cluster at which it was read, changed_at the latest time of the change.
 CREATE OR REPLACE VIEW changes AS
 SELECT id, type, cluster, "group", resource, namespace, name, nullIf(JSONExtractString(raw, 'uid'), '') AS uid,
   nullIf(JSONExtractString(raw, 'resourceVersion'), '') AS resource_version,
   toUInt128OrNull(multiIf(JSONHas(raw, 'listVersion'), JSONExtractString(raw, 'listVersion'), JSONHas(raw, 'snapshot', 'position'),
     JSONExtractString(raw, 'snapshot', 'position'), JSONExtractString(raw, 'resourceVersion'))) AS read_at,
-  toNullable(observed_at) AS observed_at, JSONExtractBool(raw, 'coalesced') = 1 AS coalesced,
+  toNullable(observed_at) AS observed_at, if(JSONHas(raw, 'changedAt'),
+    parseDateTime64BestEffort(JSONExtractString(raw, 'changedAt', 'at'), 9, 'UTC'), observed_at) AS changed_at, JSONExtractBool(raw, 'coalesced') = 1 AS coalesced,
   JSONExtractString(raw, 'snapshot', 'id') AS snapshot_id, JSONExtractString(raw, 'class') AS class,
   JSONExtractString(raw, 'actor', 'manager') AS manager, JSONExtractString(raw, 'of') AS of_id,
   if(JSONHas(raw, 'by'), JSONExtractString(raw, 'by', 'user'), JSONExtractString(raw, 'likely', 'user')) AS author,
@@ -36,6 +37,6 @@ FROM kubecdc_changes FINAL;
 
 -- {views}
 
--- The objects that existed at a time, as they were read by then.
+-- The objects that existed at a time.
 CREATE OR REPLACE VIEW state_at AS
 SELECT * FROM history WHERE valid_from <= {t:DateTime64(9, 'UTC')} AND (valid_to > {t:DateTime64(9, 'UTC')} OR valid_to IS NULL);

@@ -7,13 +7,14 @@ CREATE OR REPLACE MACRO kubecdc_json(raw) AS (CASE WHEN NOT regexp_matches(raw, 
     '\\u([dD][89abAB]..)\\u([dD][c-fC-F]..)', chr(2) || '\1\2', 'g'), '\\u[dD][89a-fA-F]..', '\\ufffd', 'g'),
     chr(2) || '(....)(....)', '\\u\1\\u\2', 'g'), chr(1), '\\') END)::JSON;
 
--- Every record once. read_at is the version of the cluster at which it was read.
+-- Every record once. read_at is the version of the cluster at which it was read, changed_at the latest time of the change.
 CREATE OR REPLACE VIEW changes AS
 SELECT j->>'$.id' AS id, j->>'$.type' AS type, j->>'$.cluster' AS cluster, j->>'$.group' AS "group", j->>'$.resource' AS resource,
   coalesce(j->>'$.namespace', '') AS namespace, coalesce(j->>'$.name', '') AS name, j->>'$.uid' AS uid,
   j->>'$.resourceVersion' AS resource_version,
   TRY_CAST(coalesce(j->>'$.listVersion', j->>'$.snapshot.position', j->>'$.resourceVersion') AS UHUGEINT) AS read_at,
-  CAST(j->>'$.observedAt' AS TIMESTAMPTZ) AS observed_at, coalesce(j->>'$.coalesced', '') = 'true' AS coalesced,
+  CAST(j->>'$.observedAt' AS TIMESTAMPTZ) AS observed_at,
+  CAST(coalesce(j->>'$.changedAt.at', j->>'$.observedAt') AS TIMESTAMPTZ) AS changed_at, coalesce(j->>'$.coalesced', '') = 'true' AS coalesced,
   coalesce(j->>'$.snapshot.id', '') AS snapshot_id, j->>'$.class' AS class, j->>'$.actor.manager' AS manager,
   j->>'$.of' AS of_id, coalesce(j->>'$.by.user', j->>'$.likely.user') AS author, j->>'$.by.verb' AS verb,
   j->>'$.certainty' AS certainty, TRY_CAST(j->>'$.gap.to' AS UHUGEINT) < TRY_CAST(j->>'$.gap.from' AS UHUGEINT) AS restored,
@@ -24,6 +25,6 @@ QUALIFY row_number() OVER (PARTITION BY j->>'$.id' ORDER BY j->>'$.observedAt') 
 
 -- {views}
 
--- The objects that existed at a time, as they were read by then.
+-- The objects that existed at a time.
 CREATE OR REPLACE MACRO state_at(t) AS TABLE
 SELECT * FROM history WHERE valid_from <= t AND (valid_to > t OR valid_to IS NULL);

@@ -1,8 +1,8 @@
--- Every record of the format json once. read_at is the version of the cluster at which it was read.
+-- Every record of the format json once. read_at is the version of the cluster at which it was read, changed_at the latest time of the change.
 CREATE TABLE IF NOT EXISTS changes (
   id text PRIMARY KEY, type text NOT NULL, cluster text NOT NULL, "group" text NOT NULL, resource text NOT NULL,
   namespace text NOT NULL, name text NOT NULL, uid text, resource_version text, read_at numeric,
-  observed_at timestamptz NOT NULL, coalesced boolean NOT NULL, snapshot_id text NOT NULL, class text, manager text, of_id text,
+  observed_at timestamptz NOT NULL, changed_at timestamptz NOT NULL, coalesced boolean NOT NULL, snapshot_id text NOT NULL, class text, manager text, of_id text,
   author text, verb text, certainty text, restored boolean, changed jsonb, before jsonb, after jsonb
 );
 CREATE INDEX IF NOT EXISTS changes_of_object ON changes (cluster, "group", resource, namespace, name);
@@ -19,7 +19,7 @@ SELECT (CASE WHEN raw !~ '\\u(0000|[dD])' THEN raw ELSE
 CREATE OR REPLACE FUNCTION kubecdc_add(raw text) RETURNS void LANGUAGE sql AS $$
 INSERT INTO changes SELECT j->>'id', j->>'type', j->>'cluster', j->>'group', j->>'resource', coalesce(j->>'namespace', ''),
   coalesce(j->>'name', ''), j->>'uid', j->>'resourceVersion', CASE WHEN v ~ '^[0-9]+$' THEN v::numeric END,
-  (j->>'observedAt')::timestamptz, j ? 'coalesced', coalesce(j->'snapshot'->>'id', ''), j->>'class', j->'actor'->>'manager',
+  (j->>'observedAt')::timestamptz, coalesce(j->'changedAt'->>'at', j->>'observedAt')::timestamptz, j ? 'coalesced', coalesce(j->'snapshot'->>'id', ''), j->>'class', j->'actor'->>'manager',
   j->>'of', coalesce(j->'by'->>'user', j->'likely'->>'user'), j->'by'->>'verb', j->>'certainty',
   CASE WHEN j->'gap'->>'from' ~ '^[0-9]+$' AND j->'gap'->>'to' ~ '^[0-9]+$'
     THEN (j->'gap'->>'to')::numeric < (j->'gap'->>'from')::numeric END,
@@ -30,6 +30,6 @@ WHERE j ? 'resource' ON CONFLICT (id) DO NOTHING $$;
 
 -- {views}
 
--- The objects that existed at a time, as they were read by then.
+-- The objects that existed at a time.
 CREATE OR REPLACE FUNCTION state_at(t timestamptz) RETURNS SETOF history LANGUAGE sql STABLE AS $$
 SELECT * FROM history WHERE valid_from <= t AND (valid_to > t OR valid_to IS NULL) $$;

@@ -14,18 +14,18 @@ WITH ordered AS ( -- a restored backup makes versions begin again
   GROUP BY f.cluster, f."group", f.resource, f.namespace, f.name, e.epoch, e.read_at, e.observed_at, e.snapshot_id
   HAVING max(CASE WHEN f.snapshot_id = e.snapshot_id THEN 1 ELSE 0 END) = 0
 ), steps AS (
-  SELECT cluster, "group", resource, namespace, name, epoch, read_at, observed_at, type, uid, resource_version, coalesced, after,
-    CASE WHEN type = 'deleted' THEN 0 ELSE 1 END AS lives
+  SELECT cluster, "group", resource, namespace, name, epoch, read_at, observed_at, changed_at, type, uid, resource_version, coalesced,
+    after, CASE WHEN type = 'deleted' THEN 0 ELSE 1 END AS lives
   FROM facts
   UNION ALL
-  SELECT cluster, "group", resource, namespace, name, epoch, read_at, observed_at, 'missing', NULL, NULL, true, NULL, 0
+  SELECT cluster, "group", resource, namespace, name, epoch, read_at, observed_at, observed_at, 'missing', NULL, NULL, true, NULL, 0
   FROM missing
 ), followed AS (
   SELECT *, lead(observed_at) OVER (PARTITION BY cluster, "group", resource, namespace, name
     ORDER BY epoch, read_at, observed_at, lives) AS next_at
   FROM steps
 ), timed AS ( -- what changed while the snapshot was read is newer than it, and not missing
-  SELECT *, max(observed_at) OVER (PARTITION BY cluster, "group", resource, namespace, name
+  SELECT *, max(changed_at) OVER (PARTITION BY cluster, "group", resource, namespace, name
     ORDER BY epoch, read_at, observed_at, lives ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS valid_from
   FROM followed WHERE type <> 'missing' OR next_at IS NULL OR next_at > observed_at
 ), spans AS (
@@ -39,7 +39,7 @@ FROM spans WHERE lives = 1;
 
 -- Each change with its author, where it is known. manager is the name that the writer gave itself.
 CREATE OR REPLACE VIEW who_changed AS
-SELECT c.observed_at AS observed_at, c.cluster AS cluster, c."group" AS "group", c.resource AS resource, c.namespace AS namespace,
+SELECT c.changed_at AS changed_at, c.observed_at AS observed_at, c.cluster AS cluster, c."group" AS "group", c.resource AS resource, c.namespace AS namespace,
   c.name AS name, c.type AS type, c.class AS class, a.author AS author, a.verb AS verb, a.certainty AS certainty,
   c.manager AS manager, c.changed AS changed, c.before AS before, c.after AS after, c.id AS id
 FROM changes AS c

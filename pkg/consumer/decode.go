@@ -78,6 +78,8 @@ func (r *Record) otherMember(name string) any {
 	switch name {
 	case "observedAt":
 		return &r.ObservedAt
+	case "changedAt":
+		return &r.ChangedAt
 	case "coalesced":
 		return &r.Coalesced
 	case "finalStateUnknown":

@@ -23,6 +23,7 @@ type Record struct {
 	ResourceVersion   string          `json:"resourceVersion"`
 	ListVersion       string          `json:"listVersion"`
 	ObservedAt        time.Time       `json:"observedAt"`
+	ChangedAt         *ChangedAt      `json:"changedAt"`
 	Coalesced         bool            `json:"coalesced"`
 	FinalStateUnknown bool            `json:"finalStateUnknown"`
 	Left              bool            `json:"left"`
@@ -31,6 +32,13 @@ type Record struct {
 	Watermark         *Watermark      `json:"watermark"`
 	Changed           []Difference    `json:"changed"`
 	After             json.RawMessage `json:"after"`
+}
+
+// ChangedAt is the member changedAt: the change was made between NotBefore, if that is not zero, and At.
+type ChangedAt struct {
+	At        time.Time `json:"at"`
+	NotBefore time.Time `json:"notBefore"`
+	Source    string    `json:"source"` // audit, managedFields, deletion or watch
 }
 
 // Snapshot is the member snapshot. All fields except ID are set only on snapshot.end.

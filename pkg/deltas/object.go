@@ -21,6 +21,8 @@ type Object struct {
 	Raw             []byte       // JSON without metadata.managedFields and the stamp; nil for stubs of known identities
 	Stamp           *event.Stamp // as the object has it, of this write or an earlier one; nil if it has none
 	ObservedAt      time.Time    // when the bytes arrived; UTC
+	CreatedAt       int64        // metadata.creationTimestamp in Unix seconds; 0 if there is none, as in DeletingAt
+	DeletingAt      int64        // when the deletion was requested: metadata.deletionTimestamp without the grace period
 	// InitialEventsEnd marks the bookmark that ends a WatchList's initial events (KEP-3157).
 	InitialEventsEnd bool
 

@@ -127,6 +127,7 @@ func (s *objectStep) handleWatchEvent(t cache.DeltaType, o *Object) {
 		c := s.emitChange(event.Updated, t, o)
 		c.Class, c.Actor = classOf(s.known.Summary, o.Summary), actorOfUpdate(s.known.Summary, o.Summary, o.Names)
 		c.Stamp = o.Stamp
+		c.ChangedAt = claimOfUpdate(c, o)
 	case s.isKnown():
 		s.emitReplacedByNamesake(t, o)
 		s.emitAdded(t, o)
@@ -170,6 +171,7 @@ func (s *objectStep) emitAdded(t cache.DeltaType, o *Object) {
 		c.Actor = actorOfCreate(o.Summary, o.Names)
 		if t == cache.Added { // the version that the create made
 			c.Stamp = o.Stamp
+			c.ChangedAt = claimOf(o.CreatedAt, event.TimeFromManagedFields)
 		}
 	}
 }
@@ -261,7 +263,7 @@ func (s *objectStep) handleDeleted(o *Object) {
 		s.emitReplacedByNamesake(cache.Deleted, o)
 	}
 	s.emitMissingDeletes(others, o)
-	s.emitChange(event.Deleted, cache.Deleted, o)
+	s.emitChange(event.Deleted, cache.Deleted, o).ChangedAt = claimOf(o.DeletingAt, event.TimeFromDeletion)
 	s.removeKnown(o)
 }
 

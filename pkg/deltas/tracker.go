@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 // Event is one watch event: watch.Added, Modified or Deleted.
@@ -33,6 +34,8 @@ type Tracker struct {
 	view            fifoView                   // the known objects as DeltaFIFO sees them
 	list            *List                      // the list being read; nil while watching
 	beside          *sinkSnapshot              // for one sink, in progress; nil for none
+	clock           *Clock
+	position        string // up to which everything was observed; "" if unknown
 
 	stats counters
 }
@@ -40,7 +43,7 @@ type Tracker struct {
 // NewTracker returns a tracker that takes ownership of the known objects. filter reports whether objects of a namespace are
 // selected; nil selects all. now is the clock.
 func NewTracker(s Scope, known *KnownSet, filter func(namespace string) bool, now func() time.Time) *Tracker {
-	t := &Tracker{scope: s, selectNamespace: filter, now: now, known: known, queued: map[string]watch.EventType{}}
+	t := &Tracker{scope: s, selectNamespace: filter, now: now, known: known, queued: map[string]watch.EventType{}, clock: &Clock{}}
 	quiet := klog.Logger{}
 	t.fifo = cache.NewDeltaFIFOWithOptions(cache.DeltaFIFOOptions{
 		KeyFunction: objectKey, KnownObjects: &t.view, EmitDeltaTypeReplaced: true, Logger: &quiet, Name: s.ID,
@@ -92,7 +95,9 @@ func (t *Tracker) ObserveEvents(batch []Event, position string) (event.Observati
 		}
 	}
 	o, err := t.drainQueue()
-	o.Position = position
+	if o.Position = position; position != "" {
+		t.position = position
+	}
 	return o, err
 }
 
@@ -123,6 +128,9 @@ func (t *Tracker) enqueueEvent(e Event) (err error) {
 // NewGap returns a gap record for the history lost between two positions. to is a current position; the remaining
 // differences follow.
 func (t *Tracker) NewGap(from, to, reason string) *event.Change {
+	if order, ordered := resourceversion.Compare(from, to); ordered && order > 0 {
+		t.clock.forget() // versions begin again
+	}
 	c := t.scope.newControlRecord(event.Gap, to, t.now())
 	c.Gap = &event.GapInfo{From: from, To: to, Reason: reason}
 	return c
@@ -190,7 +198,7 @@ func (t *Tracker) FinishList(position string) event.Observation {
 		o = t.NewObservation(end)
 	}
 	t.list = nil
-	o.Position = position
+	o.Position, t.position = position, position
 	t.stats.recordSeen(t.now())
 	return o
 }
@@ -254,6 +262,7 @@ func (t *Tracker) drainQueue() (event.Observation, error) {
 		}
 	}
 	clear(t.queued)
+	t.clock.setTimes(o.Changes, t.position)
 	t.stats.countChanges(o.Changes)
 	t.stats.known.Store(int64(t.known.Len()))
 	return o, nil
@@ -270,6 +279,11 @@ func (t *Tracker) stepObject(o *event.Observation, ds cache.Deltas) error {
 		t.namesakes = append(t.namesakes, key)
 	}
 	after, changes := Step(t.scope, t.list, before, ds)
+	for _, d := range ds {
+		if object, ok := d.Object.(*Object); ok {
+			t.clock.learn(object)
+		}
+	}
 	changes = t.addToSnapshot(before, after, changes, ds)
 	o.Changes = append(o.Changes, changes...)
 	switch {

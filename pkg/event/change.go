@@ -110,6 +110,24 @@ type Actor struct {
 	Time        string // RFC 3339, second resolution, as the API server wrote it
 }
 
+// ChangeTime is the interval in which a change was made, as narrow as the exporter can know it.
+type ChangeTime struct {
+	At        time.Time // the change was made at this time or before; zero if nothing is said
+	NotBefore time.Time // and not before this one; zero if unknown
+	Source    TimeSource
+}
+
+// TimeSource is what a [ChangeTime] was learnt from, apart from the versions of other objects.
+type TimeSource string
+
+// The sources of a time. Only TimeFromWatch is by the clock of the exporter, all others by that of the API server.
+const (
+	TimeFromAudit         TimeSource = "audit"         // the request and its response
+	TimeFromManagedFields TimeSource = "managedFields" // the entry that the change renewed, or the creation
+	TimeFromDeletion      TimeSource = "deletion"      // when the deletion was requested
+	TimeFromWatch         TimeSource = "watch"         // no more than that the exporter read it
+)
+
 // GapInfo is the body of a [Gap] record: the history between From and To is lost. The remaining differences follow as
 // coalesced changes; objects that were created and deleted in between are not known.
 type GapInfo struct {
@@ -232,12 +250,13 @@ type Change struct {
 	Stamp           *Stamp // only where it may be of the write that made this version; else nil. Not written by formats
 	Generation      int64  // 0 if the object has none
 
-	ObservedAt        time.Time // when the exporter read it; UTC
-	Coalesced         bool      // history between the last change of this object and this one was lost
-	FinalStateUnknown bool      // deleted while no watch was open: the identity, and Before if set, are the last known ones
-	Left              bool      // only on Deleted: edited rules no longer select the object; it may still exist
-	Actor             *Actor    // nil if managedFields do not identify the writer, and on Deleted
-	Class             Class     // only on Updated; "" if the previous state is not known
+	ObservedAt        time.Time  // when the exporter read it; UTC
+	ChangedAt         ChangeTime // only on Added, Updated, Deleted unless Left, and Attributed of a request
+	Coalesced         bool       // history between the last change of this object and this one was lost
+	FinalStateUnknown bool       // deleted while no watch was open: the identity, and Before if set, are the last known ones
+	Left              bool       // only on Deleted: edited rules no longer select the object; it may still exist
+	Actor             *Actor     // nil if managedFields do not identify the writer, and on Deleted
+	Class             Class      // only on Updated; "" if the previous state is not known
 
 	Changed []byte // only if configured: JSON array of where before and after differ, see [Change.HasValues]
 

@@ -12,7 +12,7 @@ func (c *Change) Clone() *Change {
 	}
 	var t stringCopies
 	t.Grow(typicalStringBytes)
-	t.copyStrings((*string)(&d.Type), (*string)(&d.Delta), (*string)(&d.Class), &d.Cluster,
+	t.copyStrings((*string)(&d.Type), (*string)(&d.Delta), (*string)(&d.Class), (*string)(&d.ChangedAt.Source), &d.Cluster,
 		&d.Resource.Group, &d.Resource.Version, &d.Resource.Resource, &d.Resource.Kind,
 		&d.Namespace, &d.Name, &d.UID, &d.ResourceVersion, &d.Previous, &d.ListVersion, &d.Withheld, &d.Pass, &d.OnlySink)
 	t.copyLists(&d.Omitted)

@@ -40,7 +40,7 @@ var attributes = []Attribute{
 	}},
 	{Name: "subject", write: appendSubject},
 	{Name: "time", write: func(b []byte, c *event.Change) []byte {
-		return c.ObservedAt.UTC().AppendFormat(b, time.RFC3339Nano)
+		return timeOf(c).UTC().AppendFormat(b, time.RFC3339Nano)
 	}},
 	{Name: "cluster", write: func(b []byte, c *event.Change) []byte { return append(b, c.Cluster...) }},
 	{Name: "group", write: func(b []byte, c *event.Change) []byte { return append(b, groupName(c)...) }},

@@ -87,7 +87,7 @@ func apiVersionOf(c *event.Change) string {
 func appendEnvelopeSource(b []byte, c *event.Change) []byte {
 	b = append(b, `,"source":{"version":"`+envelopeVersion+`","connector":"kubecdc"`...)
 	b = appendMember(b, `,"name":`, c.Cluster)
-	b = appendMillis(b, `,"ts_ms":`, changeTime(c))
+	b = appendMillis(b, `,"ts_ms":`, timeOf(c))
 	b = appendMember(b, `,"snapshot":`, strconv.FormatBool(c.Type == event.Snapshot))
 	b = appendMember(b, `,"db":`, c.Cluster)
 	b = appendMember(b, `,"schema":`, c.Namespace)
@@ -117,17 +117,6 @@ func appendEnvelopeSource(b []byte, c *event.Change) []byte {
 	b = appendList(b, `,"omitted":`, c.Omitted)
 	b = appendBody(b, `,"changed":`, c.Changed)
 	return append(b, '}')
-}
-
-// changeTime returns when the API server made the change, if managedFields record it, and otherwise when the exporter read
-// it.
-func changeTime(c *event.Change) time.Time {
-	if c.Actor != nil {
-		if t, err := time.Parse(time.RFC3339, c.Actor.Time); err == nil {
-			return t
-		}
-	}
-	return c.ObservedAt
 }
 
 func appendMillis(b []byte, member string, t time.Time) []byte {

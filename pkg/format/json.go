@@ -75,6 +75,7 @@ func appendVersionFacts(b []byte, c *event.Change) []byte {
 	}
 	b = append(b, `,"observedAt":"`...)
 	b = append(c.ObservedAt.UTC().AppendFormat(b, time.RFC3339Nano), '"')
+	b = appendChangeTime(b, c.ChangedAt)
 	b = appendOptional(b, `,"delta":`, string(c.Delta))
 	if c.Coalesced {
 		b = append(b, `,"coalesced":true`...)
@@ -90,6 +91,26 @@ func appendVersionFacts(b []byte, c *event.Change) []byte {
 	}
 	b = appendActor(b, c.Actor)
 	return appendOptional(b, `,"class":`, string(c.Class))
+}
+
+func appendChangeTime(b []byte, t event.ChangeTime) []byte {
+	if t.At.IsZero() {
+		return b
+	}
+	b = t.At.UTC().AppendFormat(append(b, `,"changedAt":{"at":"`...), time.RFC3339Nano)
+	if !t.NotBefore.IsZero() {
+		b = t.NotBefore.UTC().AppendFormat(append(b, `","notBefore":"`...), time.RFC3339Nano)
+	}
+	b = append(append(b, `","source":"`...), t.Source...)
+	return append(b, `"}`...)
+}
+
+// timeOf returns when the change was made at the latest, and otherwise when the exporter read it.
+func timeOf(c *event.Change) time.Time {
+	if c.ChangedAt.At.IsZero() {
+		return c.ObservedAt
+	}
+	return c.ChangedAt.At
 }
 
 func appendActor(b []byte, a *event.Actor) []byte {

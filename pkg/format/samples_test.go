@@ -36,8 +36,13 @@ func sampleChanges() []namedChange {
 		ResourceVersion: "4711", Generation: 1, ObservedAt: at,
 	}
 	control := event.Change{Cluster: "prod", Resource: deployments, ObservedAt: at}
+	second := at.Truncate(time.Second)
+	read := event.ChangeTime{At: at, NotBefore: second.Add(-12 * time.Second), Source: event.TimeFromWatch}
+	written := event.ChangeTime{At: at, NotBefore: second.Add(-2 * time.Second), Source: event.TimeFromManagedFields}
 
 	added, updated, deleted, unseen, snapshot := object, object, object, object, object
+	added.ChangedAt, updated.ChangedAt, deleted.ChangedAt = written, written, read
+	unseen.ChangedAt = event.ChangeTime{At: at, Source: event.TimeFromWatch}
 	added.Type, added.Delta, added.After = event.Added, event.DeltaAdded, sampleBody("4711", "1", "2")
 	added.Actor = &event.Actor{Manager: "kubectl-create", Operation: "Update", Time: "2026-01-02T03:04:05Z"}
 	updated.Type, updated.Delta, updated.ResourceVersion, updated.Generation = event.Updated, event.DeltaUpdated, "4715", 2

@@ -20,6 +20,7 @@ type emitter struct {
 	scope  selection.Scope
 	append event.AppendFunc
 
+	clock    *deltas.Clock
 	tracker  atomic.Pointer[deltas.Tracker] // nil until loadState
 	position atomic.Pointer[string]         // of the last append; nil if the scope has to be listed
 
@@ -45,6 +46,7 @@ func (e *emitter) loadState(cluster string, stored event.StoredScope, known *del
 		Selected: e.scope.LabelSelector != "" || e.scope.FieldSelector != "", Filtered: e.scope.ChangeFilter != "",
 	}
 	e.tracker.Store(deltas.NewTracker(s, known, e.scope.Filter, func() time.Time { return time.Now().UTC() }))
+	e.clock.ShareWith(e.tracker.Load(), stored.Position)
 	if len(e.watermarks.series) > 0 {
 		e.tracker.Load().KeepSum()
 	}

@@ -32,7 +32,7 @@ func newFollower(r *runner, scope selection.Scope, to event.AppendFunc) *followe
 	if scope.Mandatory {
 		f.health.onRepeatedRefusal = f.failForbidden
 	}
-	f.out = &emitter{scope: scope, append: to, watermarks: newWatermarks(scope, r.env.cfg.Watermarks)}
+	f.out = &emitter{scope: scope, clock: r.env.clock, append: to, watermarks: newWatermarks(scope, r.env.cfg.Watermarks)}
 	f.api = &scopeClient{
 		identity: r.env.identity, guard: r.env.cfg.Guard, rule: scope.Rule, health: f.health,
 		confirmedMissing: &r.confirmedMissing, reconnect: make(chan struct{}, 1),

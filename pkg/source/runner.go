@@ -25,6 +25,7 @@ type environment struct {
 	listSlots chan struct{} // see concurrentLists
 	fillSlots chan struct{} // see concurrentFills
 	snapshots snapshotSlots
+	clock     *deltas.Clock // of the API server
 }
 
 // runnerSet holds the runners, one for each resource. Safe for concurrent use; only the goroutine of Source.Run changes it.
@@ -246,7 +247,7 @@ func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *em
 	if len(r.followers) > 0 && r.env.cfg.Shape != nil {
 		to = r.env.cfg.Shape(r.followers[0].scope.Rule, to)
 	}
-	unselected = &emitter{scope: scope, append: to, watermarks: newWatermarks(scope, nil)}
+	unselected = &emitter{scope: scope, clock: r.env.clock, append: to, watermarks: newWatermarks(scope, nil)}
 	unselected.loadState(cluster, event.StoredScope{}, sets.unselected)
 	return unselected, nil
 }

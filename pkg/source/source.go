@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -57,6 +58,7 @@ func New(cfg Config) (*Source, error) {
 	env := &environment{
 		cfg: &s.cfg, states: s.states, identity: s.identity, fail: s.failRun,
 		listSlots: make(chan struct{}, concurrentLists), fillSlots: make(chan struct{}, concurrentFills),
+		clock: &deltas.Clock{},
 	}
 	s.runners = &runnerSet{env: env, running: &s.running, byName: map[string]*runner{}}
 	s.unserved = condition.NewSet(cfg.Log, "resource", "scopes")

@@ -54,6 +54,9 @@ func RandomChange(r *rand.Rand) *event.Change {
 	if r.IntN(4) > 0 {
 		c.ObservedAt = time.Unix(r.Int64N(1<<40)-1<<39, r.Int64N(1e9)).UTC()
 	}
+	if r.IntN(3) == 0 {
+		c.ChangedAt = event.ChangeTime{At: c.ObservedAt, NotBefore: time.Unix(r.Int64N(1<<40), 0).UTC(), Source: event.TimeSource(str())}
+	}
 	if r.IntN(5) == 0 {
 		c.Type, c.Delta = event.Type(str()), event.Delta(str())
 	}

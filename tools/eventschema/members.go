@@ -62,6 +62,8 @@ var nativeMembers = []Member{
 		Meaning: "resourceVersion of the list that showed this, if it was no watch: the object existed then, or a `deleted` did not. Absent in records of 0.9.0"},
 	{Name: "generation", Type: "integer", onTypes: orReplayed(objectTypes), schema: node{{"minimum", 1}}, Meaning: "`metadata.generation`, if the object has one"},
 	{Name: "observedAt", Type: "string", always: true, schema: node{{"format", "date-time"}}, Meaning: "when the exporter read it; RFC 3339, UTC"},
+	{Name: "changedAt", Type: "object", onTypes: orReplayed(changeTypes), schema: changeTimeSchema,
+		Meaning: "when the change was made: not before `notBefore`, and `at` this time at the latest, see [Times](#times). Absent with `left`. On `attributed` the time of the request"},
 	{Name: "delta", Type: "string", onTypes: orReplayed(objectTypes), requiredOn: objectTypes, values: deltas,
 		Meaning: "delta type of client-go's DeltaFIFO: `Added`, `Updated`, `Deleted`, `Replaced`, `Sync`"},
 	{Name: "coalesced", Type: "true", onTypes: orReplayed(objectTypes), Meaning: "history of this object between its last change and this one was lost"},
@@ -116,6 +118,12 @@ var nativeMembers = []Member{
 }
 
 var (
+	changeTypes      = []string{"added", "updated", "deleted", "attributed"}
+	changeTimeSchema = node{{"properties", node{
+		{"at", textNode("RFC 3339, UTC").withMembers(member{"format", "date-time"})},
+		{"notBefore", textNode("RFC 3339, UTC; absent if unknown").withMembers(member{"format", "date-time"})},
+		{"source", textNode("what the time was learnt from").withMembers(member{"enum", []string{"audit", "managedFields", "deletion", "watch"}})},
+	}}, {"required", []string{"at", "source"}}}
 	actorSchema = node{{"properties", node{
 		{"manager", textNode("name of the field manager, self-declared")}, {"operation", textNode("of the field manager").withMembers(member{"enum", []string{"Apply", "Update"}})},
 		{"subresource", nonEmptyText("status, scale, …; absent for the object itself")}, {"time", textNode("RFC 3339").withMembers(member{"format", "date-time"})},

@@ -20,6 +20,9 @@ var (
 		"", event.DeltaAdded, event.DeltaUpdated, event.DeltaDeleted, event.DeltaReplaced, event.DeltaSync,
 	}
 	classCodes = []event.Class{"", event.ClassDeleting, event.ClassSpec, event.ClassStatus, event.ClassMetadata}
+	timeCodes  = []event.TimeSource{
+		"", event.TimeFromAudit, event.TimeFromManagedFields, event.TimeFromDeletion, event.TimeFromWatch,
+	}
 )
 
 // minChangeMeta is the least number of bytes that the metadata of one change takes: two codes, nine strings, four
@@ -58,6 +61,14 @@ var changeParts = [...]changePart{
 	structPart(func(c *event.Change) **event.WatermarkInfo { return &c.Watermark }, codeWatermark),
 	structPart(func(c *event.Change) **event.ReplayInfo { return &c.Replay }, codeReplay),
 	structPart(func(c *event.Change) **event.Attribution { return &c.Attribution }, codeAttribution),
+	{
+		func(c *event.Change) bool { return c.ChangedAt != event.ChangeTime{} },
+		func(f *changeCoder, c *event.Change) {
+			f.CodeTime(&c.ChangedAt.At)
+			f.CodeTime(&c.ChangedAt.NotBefore)
+			form.CodeEnum(&f.Coder, timeCodes, &c.ChangedAt.Source)
+		},
+	},
 }
 
 func boolPart(of func(*event.Change) *bool) changePart {

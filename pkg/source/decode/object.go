@@ -34,6 +34,7 @@ func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
 	o.Raw = withoutCuts(b, &f.cuts, typeMeta)
 	o.Stamp = f.stampOf(b)
 	o.ObservedAt = time.Now().UTC()
+	setTimes(o, b, f)
 	// Only a bookmark has no name, so the annotations of ordinary objects are not searched.
 	o.InitialEventsEnd = name == "" && endsInitialEvents(f.annotations.bytesOf(b))
 	return o, nil
@@ -49,6 +50,23 @@ func setGeneration(o *deltas.Object, number []byte) error {
 	}
 	o.Generation = n
 	return nil
+}
+
+// setTimes sets the times that the API server wrote. Others than those it writes are none.
+func setTimes(o *deltas.Object, b []byte, f *fields) {
+	o.CreatedAt, o.DeletingAt = secondsOf(f.created.bytesOf(b)), secondsOf(f.deleting.bytesOf(b))
+	if grace, err := strconv.ParseInt(string(f.grace.bytesOf(b)), 10, 64); err == nil && o.DeletingAt != 0 {
+		o.DeletingAt = max(o.DeletingAt-max(grace, 0), 0)
+	}
+}
+
+// secondsOf returns a quoted time in Unix seconds; 0 for anything else.
+func secondsOf(quoted []byte) int64 {
+	var t time.Time
+	if len(quoted) < 2 || quoted[0] != '"' || t.UnmarshalText(quoted[1:len(quoted)-1]) != nil {
+		return 0
+	}
+	return max(t.Unix(), 0)
 }
 
 // stampOf returns the stamp of the object; nil if it has none that can be read.

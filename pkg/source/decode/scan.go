@@ -24,7 +24,8 @@ func unquotedSpan(from, to int) span   { return span{from + 1, to - 1} }
 type fields struct {
 	kind                                  span
 	namespace, name, uid, resourceVersion span
-	generation                            span // number
+	generation, grace                     span // numbers
+	created, deleting                     span // times, with their quotes
 	annotations                           span // object, including its braces
 	metadata                              span // object, including its braces
 	stamp                                 span // value of event.StampAnnotation
@@ -200,7 +201,11 @@ func scanMetadata(b []byte, i int, f *fields) int {
 			f.generation = m.skipValue()
 		case "deletionTimestamp":
 			f.parts.Deleting = !m.startsWith('n')
-			m.digestValue(&f.parts.Metadata)
+			f.deleting = m.digestValue(&f.parts.Metadata)
+		case "deletionGracePeriodSeconds":
+			f.grace = m.digestValue(&f.parts.Metadata)
+		case "creationTimestamp":
+			f.created = m.digestValue(&f.parts.Metadata)
 		default:
 			m.digestValue(&f.parts.Metadata)
 		}

@@ -10,7 +10,7 @@ import java.util.Set;
  * the body is the JSON text of the member after, unchanged.
  */
 public record Change(String id, String type, Table.Resource resource, Table.Key key, String uid, String resourceVersion,
-        String listVersion, String observedAt, boolean coalesced, Snapshot snapshot, Gap gap, Watermark watermark,
+        String listVersion, String observedAt, ChangedAt changedAt, boolean coalesced, Snapshot snapshot, Gap gap, Watermark watermark,
         List<Difference> changed, String body) {
 
     /**
@@ -18,6 +18,9 @@ public record Change(String id, String type, Table.Resource resource, Table.Key 
      * that of an item with keys that was added or removed, and else -1. An item of a list of paths has the path only.
      */
     public record Difference(String path, String from, String to, long index, List<String> omitted) {}
+
+    /** The member changedAt: the change was made between notBefore, which is empty if unknown, and at. */
+    public record ChangedAt(String at, String notBefore, String source) {}
 
     /** The member snapshot. All components except id are set only on snapshot.end. */
     public record Snapshot(String id, String position, long count, String digest) {}
@@ -43,7 +46,7 @@ public record Change(String id, String type, Table.Resource resource, Table.Key 
             throw new InvalidRecordException("not a native object: no id or no type");
         }
         Map<String, String> snapshot = readMember(members, "snapshot"), gap = readMember(members, "gap");
-        Map<String, String> watermark = readMember(members, "watermark");
+        Map<String, String> watermark = readMember(members, "watermark"), changed = readMember(members, "changedAt");
         if (type.equals("gap") && gap == null || type.equals("watermark") && watermark == null || type.startsWith("snapshot.") && snapshot == null) {
             throw new InvalidRecordException("record " + id + " lacks the member that its type " + type + " requires");
         }
@@ -54,6 +57,7 @@ public record Change(String id, String type, Table.Resource resource, Table.Key 
         return new Change(id, type, new Table.Resource(text(members, "cluster"), text(members, "group"), text(members, "resource")),
                 new Table.Key(text(members, "namespace"), text(members, "name")), text(members, "uid"),
                 text(members, "resourceVersion"), text(members, "listVersion"), text(members, "observedAt"),
+                changed == null ? null : new ChangedAt(text(changed, "at"), text(changed, "notBefore"), text(changed, "source")),
                 "true".equals(members.get("coalesced")),
                 snapshot == null ? null : new Snapshot(text(snapshot, "id"), text(snapshot, "position"), number(snapshot, "count"),
                         text(snapshot, "digest")),
