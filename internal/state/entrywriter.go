@@ -135,8 +135,8 @@ func (w *entryWriter) writeEntries(ctx context.Context, entries []sinks.StateEnt
 	return nil
 }
 
-// dueAgain returns parts of the state to store again, for about as many bytes as entries have, and advances the round. A state
-// that is not complete yet is being built, and has little that is older.
+// dueAgain returns parts of the state to store again, for about as many bytes as entries have, and advances the round. A
+// state that is not complete yet is being built, and has little that is older.
 func (w *entryWriter) dueAgain(entries []sinks.StateEntry) (again []sinks.StateEntry) {
 	if w.mirror.store.Compacts() || !w.meta.complete {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// shards is the number of maps that hold the known objects. One part at a time is stored again, which is found without a pass
-// over all of them.
+// shards is the number of maps that hold the known objects. One part at a time is stored again, which is found without a
+// pass over all of them.
 const shards = 256
 
 // table holds the newest value of each key, in stored form. One goroutine at a time uses it.

@@ -42,9 +42,9 @@ func Open(o Options) *Store {
 
 // Store keeps a state in a stream of its own: a log of segments, one for each Append. One goroutine uses it.
 //
-// There are two subjects for segments. The segment that begins a round goes to the other subject, with a roll-up that removes
-// the segments there, which are all older than the round before. The removal is part of a message, so the server refuses it
-// from an older owner.
+// There are two subjects for segments. The segment that begins a round goes to the other subject, with a roll-up that
+// removes the segments there, which are all older than the round before. The removal is part of a message, so the server
+// refuses it from an older owner.
 //
 // Each segment has two conditions: the stream's last sequence, which only the owner and a claim move, and the previous
 // segment, which is missing after a purge and in a recreated stream.
