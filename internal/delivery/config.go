@@ -30,8 +30,8 @@ type Config struct {
 	FormerName string
 
 	// SuspectAfter: a destination that has accepted nothing for so long, or nothing yet, and has rejected 20 changes, or any
-	// other one that has rejected 100 in a row, is suspected to reject everything; no further changes become dead letters until it accepts one. Default 10 minutes;
-	// negative: every rejection is believed.
+	// other one that has rejected 100 in a row, is suspected to reject everything; no further changes become dead letters until it
+	// accepts one. Default 10 minutes; negative: every rejection is believed.
 	SuspectAfter time.Duration
 
 	// WindowBytes bounds the changes that are read but not settled, by event.Change.Size. A larger single change passes alone.

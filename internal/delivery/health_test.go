@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// TestAnOutageIsSteadyUntilSomethingIsAcknowledged has a destination stop to accept anything, for causes that alternate, with
-// lanes of which each gets a change now and then, and with pings that succeed.
+// TestAnOutageIsSteadyUntilSomethingIsAcknowledged has a destination stop to accept anything, for causes that alternate,
+// with lanes of which each gets a change now and then, and with pings that succeed.
 func TestAnOutageIsSteadyUntilSomethingIsAcknowledged(t *testing.T) {
 	failures := map[string]func(n int64) error{
 		"each publish is refused": func(int64) error { return errors.New("no right to publish") },

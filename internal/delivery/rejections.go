@@ -63,8 +63,8 @@ func (p *rejectionPolicy) recordAcceptance(destination string, now time.Time) {
 	}
 }
 
-// believeRejection reports whether a rejection is about the change; otherwise the destination is suspected, and the change is
-// tried until it is accepted. proofs is another number after each acceptance. The caller does not ask again about a change
+// believeRejection reports whether a rejection is about the change; otherwise the destination is suspected, and the change
+// is tried until it is accepted. proofs is another number after each acceptance. The caller does not ask again about a change
 // whose rejection is believed, so that it counts once.
 func (p *rejectionPolicy) believeRejection(destination string, now time.Time) (believed bool, proofs uint64) {
 	p.mu.Lock()

@@ -226,8 +226,8 @@ func deliverShare(t *testing.T, to *selectiveDestination, stateful bool, lanes i
 	}
 }
 
-// TestADestinationThatBeginsToRejectEverythingHasAHundredDeadLetters has one accept all changes until a moment, at any rate and
-// with any number of lanes, then none, and then all again.
+// TestADestinationThatBeginsToRejectEverythingHasAHundredDeadLetters has one accept all changes until a
+// moment, with any number of lanes, then none, and then all again.
 func TestADestinationThatBeginsToRejectEverythingHasAHundredDeadLetters(t *testing.T) {
 	for _, stateful := range []bool{false, true} {
 		for _, lanes := range []int{1, 16, 300} {

@@ -10,8 +10,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestAWebhookThatServesNothingIsNamedSteadily has a webhook that accepts everything answer otherwise from one moment on, while
-// objects are created: the exporter is soon not ready, since one time, and makes a bounded number of dead letters.
+// TestAWebhookThatServesNothingIsNamedSteadily has a webhook that accepts everything answer otherwise from one moment on,
+// while objects are created: the exporter is soon not ready, since one time, and makes a bounded number of dead letters.
 func TestAWebhookThatServesNothingIsNamedSteadily(t *testing.T) {
 	const within, during, maxLines, maxLetters = 20 * time.Second, 45 * time.Second, 6, 100
 	s := surround(t)
