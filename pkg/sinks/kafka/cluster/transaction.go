@@ -254,8 +254,8 @@ func (t *Transactional) requestUntilMoved(ctx context.Context, request func(cont
 	return err
 }
 
-// unavailableError is the error after no coordinator was ready for coordinatorTimeouts, or for the time that ctx leaves. asked
-// is the last coordinator; NoID: the brokers have named none.
+// unavailableError is the error after no coordinator was ready for coordinatorTimeouts, or for the time that ctx leaves.
+// asked is the last coordinator; NoID: the brokers have named none.
 func (t *Transactional) unavailableError(ctx context.Context, asked int32, last error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled), asked == NoID && !protocol.IsBrokerError(last):
