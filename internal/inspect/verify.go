@@ -64,7 +64,7 @@ func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.R
 		return nil, err
 	}
 	var mu sync.Mutex // guards o.Progress
-	v := verify.Options{Sink: s.Name, Rows: f == format.Upsert || f == format.Debezium, Cluster: cfg.Cluster.Name, Reader: reader, Wait: o.Wait, Progress: func(line string) {
+	v := verify.Options{Sink: s.Name, Format: f, Cluster: cfg.Cluster.Name, Reader: reader, Wait: o.Wait, Progress: func(line string) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Fprintln(o.Progress, line)

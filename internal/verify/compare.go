@@ -17,7 +17,7 @@ const (
 
 	OutOfOrder Kind = "out of order" // a record that comes after a newer one of its object, or after a watermark that covers it
 	Repeated   Kind = "repeated"     // the newest record of an object in a lane repeats an older one
-	Malformed  Kind = "malformed"    // the members of a record contradict each other
+	Malformed  Kind = "malformed"    // the members of a record contradict each other, or its key is that of another object
 )
 
 // version is one version of an object. The zero value is no object.
@@ -32,6 +32,8 @@ func (v version) exists() bool { return v.uid != "" || v.resourceVersion != "" }
 const (
 	pathUID     = "/metadata/uid"
 	pathVersion = "/metadata/resourceVersion"
+
+	pathAPIVersion = "/apiVersion" // does not identify one: a resource can be served in several
 )
 
 // compareVersions compares an object in the stream with the cluster. path is where they differ; "" if that is their

@@ -42,9 +42,9 @@ type traceKey struct {
 
 // trace follows the records of an object in a lane.
 type trace struct {
-	seen   map[uint64]bool // hashes of IDs
-	newest string          // version
-	last   *Difference     // the last record, if it repeats an older one than the newest
+	seen   map[uint64]uint64 // hashes of IDs, and of the contents that they came with first
+	newest string            // version
+	last   *Difference       // the last record, if it repeats an older one than the newest, or is none of the object
 	// wrong are the records that are out of order or malformed, and behind which the object was not emitted again: the first
 	// ones, and the number of others.
 	wrong  []Difference
@@ -83,7 +83,7 @@ func (t *trace) healOlder(again string, r *ScopeResult) {
 func (e *examination) traceOf(at traceKey) *trace {
 	t := e.traces[at]
 	if t == nil {
-		t = &trace{seen: map[uint64]bool{}}
+		t = &trace{seen: map[uint64]uint64{}}
 		e.traces[at] = t
 	}
 	return t
@@ -245,20 +245,32 @@ func (e *examination) examineRecord(s *scope, r *record, stored sinks.StoredReco
 
 // examineObject traces a record of a suspect and applies it.
 func (e *examination) examineObject(at traceKey, r *record, stored sinks.StoredRecord) {
-	switch t := e.traces[at]; {
-	case !r.row:
-		e.traceRecord(at, r, stored)
-	case t != nil: // the last row of a key is its state
+	t := e.traceOf(at)
+	id, content := maphash.String(e.seed, r.ID), maphash.Bytes(e.seed, r.After)
+	first, repeated := t.seen[id]
+	if t.last = nil; r.row { // the last row of a key is its state
 		t.heal(at.scope.result)
+	} else {
+		e.traceRecord(at, r, stored, repeated)
 	}
-	if e.table.Apply(e.withBody(r)) != nil {
+	if !repeated {
+		t.seen[id] = content
+	}
+	if altered := repeated && first != content && e.parser.keyed && !r.truncated && r.ID != ""; altered || r.foreign {
+		wrong := e.newWrong(Malformed, r, stored)
+		t.last = &wrong
+	}
+	if r.foreign {
+		return
+	}
+	if e.table.Apply(e.withBody(r, stored)) != nil {
 		e.traceOf(at).addWrong(e.newWrong(Malformed, r, stored))
 	}
 }
 
 // withBody returns a record with the body, or without it if there is no room for more.
-func (e *examination) withBody(r *record) consumer.Record {
-	of := r.Record
+func (e *examination) withBody(r *record, stored sinks.StoredRecord) consumer.Record {
+	of := r.toApply(stored)
 	if len(of.After) == 0 {
 		return of
 	}
@@ -271,11 +283,8 @@ func (e *examination) withBody(r *record) consumer.Record {
 }
 
 // traceRecord finds out whether a record is older than one before it in its lane, and whether it was there before.
-func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRecord) {
+func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRecord, repeated bool) {
 	t := e.traceOf(at)
-	id := maphash.String(e.seed, r.ID)
-	repeated := t.seen[id]
-	t.seen[id], t.last = true, nil
 	if r.isListed() {
 		if !repeated {
 			t.newest = r.ResourceVersion
@@ -401,8 +410,10 @@ func firstPath(stream, cluster []byte) string {
 	if bytes.Equal(stream, anyBody) { // it was not held
 		return ""
 	}
-	if all := diff.Between(stream, cluster); len(all) > 0 {
-		return all[0].Path // "" for contents that cannot be compared
+	for _, d := range diff.Between(stream, cluster) {
+		if d.Path != pathAPIVersion {
+			return d.Path // "" for contents that cannot be compared
+		}
 	}
 	return samePath
 }

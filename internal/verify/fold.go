@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -146,6 +147,10 @@ func (s *scope) addGap(g *consumer.Gap) {
 // foldObject applies a record of an object.
 func (v *verification) foldObject(s *scope, r *record, stored sinks.StoredRecord) {
 	key := consumer.Key{Namespace: r.Namespace, Name: r.Name}
+	if r.foreign {
+		v.noteMalformed(s, r, stored)
+		return
+	}
 	if s.listedAt != "" && isAfter(r.readVersion(), s.listedAt) && !isAfter(r.ResourceVersion, s.barrier.position) {
 		s.newer[key] = true
 	}
@@ -154,9 +159,13 @@ func (v *verification) foldObject(s *scope, r *record, stored sinks.StoredRecord
 	}
 	name := s.key.Resource
 	before, existed := v.table.Get(name, key)
-	if v.table.Apply(r.Record) != nil {
+	if v.table.Apply(r.toApply(stored)) != nil {
 		v.noteMalformed(s, r, stored)
 		return
+	}
+	altered := existed && r.ResourceVersion == before.ResourceVersion && r.UID == before.UID && !bytes.Equal(r.After, before.Body)
+	if v.parser.keyed && altered {
+		s.suspect(key)
 	}
 	if r.row || r.isListed() {
 		return
@@ -201,7 +210,7 @@ func (s *scope) isLate(r *record, lane int) bool {
 // reduceBody returns what the table keeps of a body: a hash if contents are compared.
 func (v *verification) reduceBody(r *record) []byte {
 	switch {
-	case v.Shape == nil:
+	case v.Shape == nil && !v.parser.keyed:
 		return anyBody
 	case r.truncated:
 		return truncatedBody

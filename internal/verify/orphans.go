@@ -56,7 +56,7 @@ func (o *Orphans) Find(ctx context.Context, each func(snapshot int, rows []*even
 	const hashBits = 64
 	seed := maphash.MakeSeed()
 	for prefix, bits := uint64(0), 0; prefix < 1<<bits; prefix++ {
-		part := &orphanPart{Orphans: o, parser: &recordParser{rows: true}, rows: map[orphanRow]foundRow{}, lanes: lanes,
+		part := &orphanPart{Orphans: o, parser: &recordParser{format: format.Upsert}, rows: map[orphanRow]foundRow{}, lanes: lanes,
 			contains: func(key string) bool { return maphash.String(seed, key)>>(hashBits-bits) == prefix }}
 		err := part.readRows(ctx)
 		switch {

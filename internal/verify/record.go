@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -17,16 +19,21 @@ import (
 type record struct {
 	consumer.Record
 	row       bool // of a format of which readers use the last record of a key alone
+	foreign   bool // under the key of the object, and no record of it
 	truncated bool // members of the object were omitted
 	malformed bool // its members contradict each other; they are what it claims
 }
 
 // recordParser parses stored records. It shares texts between records, because a table keeps those of each object.
 type recordParser struct {
-	cluster string // of the records that are parsed; "" for any
-	rows    bool   // the sink writes rows
+	cluster string        // of the records that are parsed; "" for any
+	format  format.Format // of the sink
+	keyed   bool          // readers have the last record of a key
 	shared  map[string]string
 }
+
+// writesRows reports whether values of a format are rows.
+func writesRows(f format.Format) bool { return f == format.Upsert || f == format.Debezium }
 
 // facts are the members that tables do not need.
 type facts struct {
@@ -36,6 +43,9 @@ type facts struct {
 // parse returns a record; ok is false if it is not about the verified cluster, or is a dead letter.
 func (p *recordParser) parse(stored sinks.StoredRecord) (r record, ok bool) {
 	s, ours := format.ReadStored(stored.Value, stored.Header)
+	if of, found := p.foreignUnder(stored); p.keyed && found && !(ours && of.isNamedBy(s) && p.hasForm(s, stored.Value)) {
+		return of, true
+	}
 	if s.DeadLetter || s.Cluster == "" || p.cluster != "" && s.Cluster != p.cluster || s.Resource.Resource == "" {
 		return r, false
 	}
@@ -44,7 +54,7 @@ func (p *recordParser) parse(stored sinks.StoredRecord) (r record, ok bool) {
 		r.malformed = s.ID != "" && s.Type != "" && s.Key != ""
 		r.Record = recordOfRow(s)
 		return r, r.malformed
-	case s.Native == nil && !p.rows && bytes.HasPrefix(stored.Value, nativeStart): // the headers contradict the value
+	case s.Native == nil && !writesRows(p.format) && bytes.HasPrefix(stored.Value, nativeStart): // the headers contradict the value
 		r.malformed, r.Record = true, recordOfRow(s)
 		return r, true
 	case s.Native == nil:
@@ -61,6 +71,48 @@ func (p *recordParser) parse(stored sinks.StoredRecord) (r record, ok bool) {
 	}
 	p.shareTexts(&r.Record)
 	return r, true
+}
+
+// foreignUnder returns what a record is that stands under the key of an object of the cluster, and is none of it: without a
+// value a delete. found is false if the key is of no object.
+func (p *recordParser) foreignUnder(stored sinks.StoredRecord) (r record, found bool) {
+	names := strings.Split(stored.Key, "/")
+	if len(names) != keyNames || names[keyNames-1] == "" || names[0] == "" || p.cluster != "" && names[0] != p.cluster {
+		return r, false
+	}
+	r.foreign, r.row = len(stored.Value) > 0, true
+	r.Type, r.Coalesced, r.Cluster, r.Resource, r.Namespace, r.Name = string(event.Updated), true, names[0], names[2], names[3], names[4]
+	if r.Group = names[1]; r.Group == "core" {
+		r.Group = ""
+	}
+	if !r.foreign {
+		r.Type = string(event.Deleted)
+	}
+	return r, true
+}
+
+// keyNames is how many names the key of an object has: cluster, group, resource, namespace and its own.
+const keyNames = 5
+
+// isNamedBy reports whether a stored record is about the object.
+func (r *record) isNamedBy(s format.Stored) bool {
+	key := r.Name
+	if r.Namespace != "" {
+		key = r.Namespace + "/" + key
+	}
+	return s.Key == key && s.Cluster == r.Cluster && s.Resource.Group == r.Group && s.Resource.Resource == r.Resource
+}
+
+// hasForm reports whether a value is what readers of the sink's format expect.
+func (p *recordParser) hasForm(s format.Stored, value []byte) bool {
+	isRow := len(s.After) == len(value)
+	switch {
+	case !writesRows(p.format) || len(value) == 0:
+		return true
+	case s.Native != nil || isRow != (p.format == format.Upsert) || s.Type == event.Deleted && len(s.After) > 0:
+		return false
+	}
+	return value[0] == '{' && value[len(value)-1] == '}'
 }
 
 // nativeStart is how a native object begins. Objects of Kubernetes do not.
@@ -127,6 +179,15 @@ func (p *recordParser) share(text string) string {
 	return text
 }
 
+// toApply returns the record for a table. One of the same ID as before takes the place of that where it is the last of its key.
+func (r *record) toApply(stored sinks.StoredRecord) consumer.Record {
+	of := r.Record
+	if r.row {
+		of.ID = fmt.Sprint(stored.Lane, "@", stored.Position)
+	}
+	return of
+}
+
 // isObject reports whether the record is about the state of an object.
 func (r *record) isObject() bool { return r.Name != "" && !event.Type(r.Type).IsBeside() }
 
@@ -144,10 +205,23 @@ func (r *record) readVersion() string {
 	return r.ResourceVersion
 }
 
-// hashBody returns the hash of a body; 16 bytes are enough to tell two bodies apart.
+// hashBody returns the hash of a body; 16 bytes are enough to tell two bodies apart. The version in which the resource is
+// served does not count.
 func hashBody(body []byte) string {
-	sum := sha256.Sum256(body)
-	return string(sum[:16])
+	h := sha256.New()
+	for m := rawjson.EnterObject(body, rawjson.SkipSpace(body, 0)); m.Next(); {
+		from := m.I
+		if m.I = rawjson.SkipValue(body, from, 1); m.I < 0 {
+			break
+		}
+		if string(m.Key) == pathAPIVersion[1:] {
+			h.Write(body[:from])
+			body = body[m.I:]
+			break
+		}
+	}
+	h.Write(body)
+	return string(h.Sum(nil)[:16])
 }
 
 // mark is one copy of a watermark in a lane.

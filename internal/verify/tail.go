@@ -64,6 +64,7 @@ func (t *tail) open(ctx context.Context) (err error) {
 	t.from, t.through = make([]int64, len(t.lanes)), make([]int64, len(t.lanes))
 	for i, l := range t.lanes {
 		t.from[i], t.through[i] = l.End, l.End
+		t.parser.keyed = t.parser.keyed || l.Replaces
 	}
 	return nil
 }

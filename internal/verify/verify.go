@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
@@ -28,7 +29,7 @@ type Options struct {
 	Cluster string // its name in records; "" for any, only if the stream alone is checked
 	Targets []Target
 	Reader  sinks.StoredReader
-	Rows    bool     // the sink writes rows, of which readers use the last one of a key
+	Format  format.Format
 	Notes   []string // of what is not looked at
 
 	// List reads a scope, see [source.ReadScope]. It is called concurrently, as is Shape.
@@ -158,7 +159,8 @@ type verification struct {
 }
 
 func newVerification(o *Options, topic string, scopes []*scope) *verification {
-	v := &verification{Options: o, scopes: scopes, parser: &recordParser{cluster: o.Cluster, rows: o.Rows}, byKey: map[scopeKey]*scope{}, shown: time.Now()}
+	v := &verification{Options: o, scopes: scopes, byKey: map[scopeKey]*scope{}, shown: time.Now()}
+	v.parser = &recordParser{cluster: o.Cluster, format: o.Format, keyed: writesRows(o.Format)}
 	v.tail = newTail(o.Reader, v.parser, topic, o.After[topic])
 	for _, s := range scopes {
 		v.byKey[s.key] = s

@@ -129,7 +129,7 @@ func TestEveryManipulationIsNamedAndHealed(t *testing.T) {
 				return ""
 			}
 			c.ResourceVersion, c.After = "900000000", bodyOf(c.Name, c.UID, 900000000)
-			w.lanes[lane] = slices.Insert(w.lanes[lane], at[len(at)-2]+1, stored{0, &c, format.AppendJSON(nil, &c)})
+			w.lanes[lane] = slices.Insert(w.lanes[lane], at[len(at)-2]+1, stored{change: &c, value: format.AppendJSON(nil, &c)})
 			return OutOfOrder
 		},
 		"another uid": func(w *world, lane int, at []int) Kind {
@@ -283,7 +283,7 @@ func TestInventedObjectIsAGhost(t *testing.T) {
 		After: bodyOf("invented", "u", 99),
 	}
 	for i := range w.lanes { // at the beginning, before every watermark
-		w.lanes[i] = slices.Insert(w.lanes[i], 0, stored{0, c, format.AppendJSON(nil, c)})
+		w.lanes[i] = slices.Insert(w.lanes[i], 0, stored{change: c, value: format.AppendJSON(nil, c)})
 		w.renumber(i)
 		break
 	}
@@ -479,7 +479,7 @@ func TestWhatCannotBeVerifiedIsNotCalledEqual(t *testing.T) {
 				info := *c.Watermark
 				info.OmitDigest()
 				c.Watermark = &info
-				w.lanes[i][len(lane)-1] = stored{lane[len(lane)-1].at, &c, format.AppendJSON(nil, &c)}
+				w.lanes[i][len(lane)-1] = stored{at: lane[len(lane)-1].at, change: &c, value: format.AppendJSON(nil, &c)}
 			}
 		}, "no digest"},
 		"a lost beginning": {func(w *world) { w.first[0] = w.lanes[0][0].at + 1; w.lanes[0] = w.lanes[0][1:] }, "are gone"},

@@ -42,6 +42,9 @@ type world struct {
 	sequence uint64
 	live     func() // is called before lanes are looked up
 
+	format     format.Format
+	bodies     bool   // contents are compared
+	keyed      bool   // records have keys and headers
 	beforeRead func() // is called before lanes are read
 }
 
@@ -50,11 +53,13 @@ type stored struct {
 	at     int64
 	change *event.Change
 	value  []byte // nil if it removes a key, and does not name the object
+	key    string
+	header map[string]string
 }
 
 func newWorld(t *testing.T, seed uint64, lanes int) *world {
 	return &world{
-		t: t, random: rand.New(rand.NewPCG(seed, 1)), version: 100, now: map[string]version{}, states: map[int]map[string]version{},
+		t: t, bodies: true, random: rand.New(rand.NewPCG(seed, 1)), version: 100, now: map[string]version{}, states: map[int]map[string]version{},
 		lanes: make([][]stored, lanes), first: make([]int64, lanes), epoch: "E" + event.EpochSeparator + podScope.Fingerprint(),
 	}
 }
@@ -73,7 +78,21 @@ func (w *world) appendRecord(lane int, c *event.Change) {
 	if n := len(w.lanes[lane]); n > 0 {
 		at = w.lanes[lane][n-1].at + 1 + int64(w.random.IntN(2)) // with holes, as control records leave
 	}
-	w.lanes[lane] = append(w.lanes[lane], stored{at, c, format.AppendJSON(nil, c)})
+	w.lanes[lane] = append(w.lanes[lane], w.encode(at, c))
+}
+
+// encode returns a record as a sink writes it, with its key if the world has a format.
+func (w *world) encode(at int64, c *event.Change) stored {
+	if !w.keyed {
+		return stored{at: at, change: c, value: format.AppendJSON(nil, c)}
+	}
+	r := stored{at: at, change: c, value: w.format.AppendValue(nil, c), key: c.Key(), header: map[string]string{
+		format.HeaderID: c.ID(), format.HeaderType: string(c.Type), format.HeaderCluster: c.Cluster, format.HeaderKey: c.Key(),
+	}}
+	if w.format.NeedsFactsHeader(c) {
+		r.header[format.HeaderChange] = string(format.AppendFacts(nil, c))
+	}
+	return r
 }
 
 func bodyOf(name, uid string, v int) []byte {
@@ -207,7 +226,8 @@ func (w *world) ReadStored(_ context.Context, spans []sinks.StoredSpan, each fun
 		r := w.lanes[spans[i].Index][next[i]]
 		next[i]++
 		if err := each(sinks.StoredRecord{
-			Lane: i, Position: r.at, Value: r.value, Header: func(string) string { return "" }, RemovesUnnamed: r.value == nil,
+			Lane: i, Position: r.at, Key: r.key, Value: r.value, Header: func(name string) string { return r.header[name] },
+			RemovesUnnamed: r.value == nil,
 		}); err != nil {
 			return err
 		}
@@ -250,10 +270,14 @@ func (w *world) verify() *ScopeResult { return w.verifyAfter(nil).Resources[0] }
 // verifyAfter verifies the world at a watermark behind these positions.
 func (w *world) verifyAfter(ends []int64) *Result {
 	w.t.Helper()
-	r, err := Run(w.t.Context(), Options{
+	o := Options{
 		Sink: "bus", Cluster: "c", Targets: []Target{{Scope: podScope, Topic: "pods"}}, Reader: w, List: w.list, Wait: 10 * time.Second,
-		Shape: func(_ selection.Scope, o *deltas.Object) ([]byte, error) { return o.Raw, nil }, After: map[string][]int64{"pods": ends},
-	})
+		Format: w.format, Shape: func(_ selection.Scope, o *deltas.Object) ([]byte, error) { return o.Raw, nil }, After: map[string][]int64{"pods": ends},
+	}
+	if !w.bodies {
+		o.Shape = nil
+	}
+	r, err := Run(w.t.Context(), o)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -234,7 +234,7 @@ type StoredLane struct {
 type StoredRecord struct {
 	Lane     int    // index of its span in the call of ReadStored
 	Position int64  // in its lane
-	Key      string // of the record, or its subject: with what a newer record takes its place
+	Key      string // with what a newer record takes its place: that of the object, or the subject where that names none
 	Value    []byte
 	Header   func(name string) string // by the names in package format; "" if there is none
 	// RemovesUnnamed reports whether the record removes the value of a key, and does not name the object: as an operator or

@@ -71,7 +71,7 @@ func (r *StoredReader) ReadStored(ctx context.Context, spans []sinks.StoredSpan,
 				return nil
 			}
 			return each(sinks.StoredRecord{
-				Lane: i, Position: int64(m.Sequence), Key: m.Subject, Value: m.Data, Header: factHeader(m),
+				Lane: i, Position: int64(m.Sequence), Key: objectKey(r.cfg.Subject, m.Subject), Value: m.Data, Header: factHeader(m),
 				RemovesUnnamed: m.Header(headerOperation) != "" && m.Header(headerID) == "",
 			})
 		})

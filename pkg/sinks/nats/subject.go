@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"net/url"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -28,6 +29,33 @@ func AppendToken(dst []byte, text string) []byte {
 
 func isPlainByte(b byte) bool {
 	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '-'
+}
+
+// objectKey returns the key of the object that a template gives this subject, as [event.Change.Key]; the subject itself if the
+// template does not tell objects apart, or gives no such subject.
+func objectKey(template, subject string) string {
+	parts, tokens := strings.Split(template, "."), strings.Split(subject, ".")
+	if len(parts) != len(tokens) {
+		return subject
+	}
+	values := map[string]string{}
+	for i, part := range parts {
+		if values[part] = tokens[i]; !strings.Contains(part, "{") && part != tokens[i] {
+			return subject
+		}
+	}
+	var names []string
+	for _, part := range []string{"{cluster}", "{group}", "{resource}", "{namespace}", "{name}"} {
+		token, err := url.PathUnescape(strings.ReplaceAll(values[part], "=", "%"))
+		if err != nil || token == "" {
+			return subject
+		}
+		if token == sinks.EmptyValue {
+			token = ""
+		}
+		names = append(names, token)
+	}
+	return strings.Join(names, "/")
 }
 
 // subjectPattern returns the wildcard subject that covers every subject of a template.

@@ -31,6 +31,25 @@ func TestTokensAreEscapedReversibly(t *testing.T) {
 	}
 }
 
+func TestASubjectNamesItsObjectWhereItsTemplateDoes(t *testing.T) {
+	const template = "$KV.bucket.{cluster}.{group}.{resource}.{namespace}.{name}"
+	for subject, want := range map[string]string{
+		"$KV.bucket.c.core.pods.ns.web=2Eeu":           "c/core/pods/ns/web.eu",
+		"$KV.bucket.c.apps.deployments._.x":            "c/apps/deployments//x",
+		"$KV.bucket.c.core.pods.ns._":                  "c/core/pods/ns/",
+		"$KV.other.c.core.pods.ns.web":                 "$KV.other.c.core.pods.ns.web",
+		"$KV.bucket.kubecdc.watermark.c=2Fcore=2Fpods": "$KV.bucket.kubecdc.watermark.c=2Fcore=2Fpods",
+		"$KV.bucket.c.core.pods.ns.a=ZZ":               "$KV.bucket.c.core.pods.ns.a=ZZ",
+	} {
+		if got := objectKey(template, subject); got != want {
+			t.Errorf("%s names %q, want %q", subject, got, want)
+		}
+	}
+	if got := objectKey("k8s.{resource}", "k8s.pods"); got != "k8s.pods" {
+		t.Errorf("a subject of many objects names %q", got)
+	}
+}
+
 // unescapeToken is the inverse of AppendToken. A token that AppendToken cannot have made is an error.
 func unescapeToken(token string) (string, error) {
 	text := make([]byte, 0, len(token))
