@@ -92,6 +92,9 @@ func TestClientsFollowTheRules(t *testing.T) {
 			t.Run("histories", func(t *testing.T) { rebuildHistories(t, commands.program(), input, want) })
 			t.Run("hostile records", func(t *testing.T) { rebuildHostile(t, commands.program()) })
 			t.Run("a lost record", func(t *testing.T) { findLostRecord(t, commands.program()) })
+			t.Run("forged watermarks", func(t *testing.T) {
+				rebuildHistories(t, commands.program(), forgedWatermarks(), map[string]string{"c watermark": "30 not made"})
+			})
 			t.Run("deeply nested objects", func(t *testing.T) { rebuildDeepObjects(t, commands) })
 			t.Run("what an update changed", func(t *testing.T) { readChanged(t, client.name, commands) })
 			t.Run("no records", func(t *testing.T) { rejectValues(t, commands) })
@@ -220,6 +223,38 @@ func recordHistories(t *testing.T) (input []byte, want map[string]string) {
 		}
 	}
 	return input, want
+}
+
+// forgedWatermarks returns a stream with watermarks of another writer far ahead, in the epoch of the exporter and in another
+// one, and dead letters, none of which keeps the newest watermark of the exporter away.
+func forgedWatermarks() (input []byte) {
+	mark := func(epoch string, sequence uint64, position, other string) {
+		input = fmt.Appendf(input, `{"id":"%s%d","type":"watermark","cluster":"c","resource":"pods","resourceVersion":"%s",`+
+			`"watermark":{"epoch":"%s","sequence":%d,"lane":0,"lanes":1}%s}`+"\n", epoch, sequence, position, epoch, sequence, other)
+	}
+	mark("e", 1, "10", "")
+	mark("e", 1<<40, "9000000", "")
+	mark("e", 2, "20", "")
+	mark("f", 1, "9000000", "")
+	mark("e", 3, "30", "")
+	mark("e", 4, "40", `,"deadLetter":{"sink":"bus"}`)
+	return input
+}
+
+func TestAForgedWatermarkDoesNotSilenceTheNext(t *testing.T) {
+	var table Table
+	for line := range bytes.Lines(forgedWatermarks()) {
+		r, err := Parse(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := table.Apply(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all := table.Watermarks(); len(all) != 1 || all[0].Position != "30" || all[0].Epoch != "e" {
+		t.Errorf("%+v", all)
+	}
 }
 
 // replayRecord returns a record as a replay emits it again: of the past, wherever it stands.

@@ -94,6 +94,8 @@ func (r *Record) otherMember(name string) any {
 		return &r.Watermark
 	case "changed":
 		return &r.Changed
+	case "deadLetter":
+		return &r.DeadLetter
 	}
 	return nil
 }

@@ -31,6 +31,7 @@ type Record struct {
 	Gap               *Gap            `json:"gap"`
 	Watermark         *Watermark      `json:"watermark"`
 	Changed           []Difference    `json:"changed"`
+	DeadLetter        json.RawMessage `json:"deadLetter"`
 	After             json.RawMessage `json:"after"`
 }
 

@@ -59,8 +59,12 @@ type version struct {
 	deleted              bool
 }
 
-// Apply applies the next record. Unknown types are ignored, because new types may be added.
+// Apply applies the next record. Unknown types are ignored, because new types may be added, and dead letters, which were not
+// delivered.
 func (t *Table) Apply(r Record) error {
+	if r.DeadLetter != nil { // 9
+		return nil
+	}
 	switch r.Type {
 	case "added", "updated", "deleted", "snapshot", "sync":
 		return t.resourceFor(r.resourceName()).applyObject(r)

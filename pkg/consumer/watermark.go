@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"math"
 	"slices"
 	"sort"
 
@@ -135,7 +134,7 @@ type pendingWatermark struct {
 // applyWatermark applies a copy of a watermark.
 func (s *resourceState) applyWatermark(r Record) {
 	w := s.scopeFor(r.Namespace)
-	if r.Watermark.Sequence <= w.past[r.Watermark.Epoch] {
+	if w.isPast(r.Watermark) {
 		return
 	}
 	at := slices.IndexFunc(w.pending, func(p *pendingWatermark) bool {
@@ -234,16 +233,22 @@ func (w *watermarkScope) removePending(at int) (late sum) {
 	return late
 }
 
-// markPast lets further copies of a watermark, and of those before it in its epoch, be ignored.
+// markPast lets further copies of a watermark, and of those shortly before it in its epoch, be ignored.
 func (w *watermarkScope) markPast(p *pendingWatermark) {
-	w.past[p.Epoch] = max(w.past[p.Epoch], p.Sequence)
+	if !w.isPast(&p.Watermark) {
+		w.past[p.Epoch] = p.Sequence
+	}
+}
+
+// isPast reports whether a watermark is complete or was dropped. One far before those is a new one: what was ahead of it was
+// of another writer, or broken.
+func (w *watermarkScope) isPast(m *Watermark) bool {
+	past := w.past[m.Epoch]
+	return m.Sequence == 0 || m.Sequence <= past && past-m.Sequence < maxPendingWatermarks
 }
 
 // recordComplete makes p, which was read from all lanes, the newest complete watermark.
 func (w *watermarkScope) recordComplete(p *pendingWatermark) {
-	if w.complete.Epoch != "" && w.complete.Epoch != p.Epoch {
-		w.past[w.complete.Epoch] = math.MaxUint64
-	}
 	w.markPast(p)
 	now := WatermarkStatus{Position: p.position, Epoch: p.Epoch, Sequence: p.Sequence, Check: CheckNotMade, Different: w.complete.Different}
 	if !p.unchecked && p.number > w.skipped {

@@ -231,6 +231,8 @@ class Table:
         """Apply the next record, as parse returns it. Unknown types are ignored, because new types may be added (9)."""
         resource = Resource(record.get("cluster", ""), record.get("group", ""), record.get("resource", ""))
         kind = record["type"]
+        if "deadLetter" in record:  # 9
+            return
         if kind in ("added", "updated", "deleted", "snapshot", "sync"):
             self._state(resource).apply_object(record)
         elif kind == "snapshot.begin":
@@ -405,7 +407,7 @@ class _Scope:
         self.complete: _Watermark | None = None
         self.check = ""
         self.different = 0
-        self._past: dict[str, float] = {}  # by epoch, the newest sequence that is complete, or was dropped
+        self._past: dict[str, int] = {}  # by epoch, the newest sequence that is complete, or was dropped
         self.recompute(rows)
 
     def recompute(self, rows: typing.Iterable[tuple[Key, _Row]]) -> None:
@@ -419,7 +421,7 @@ class _Scope:
         """Apply a copy of a watermark. The first lane that has it is read the furthest: no lane is past the position."""
         member = record["watermark"]
         epoch, sequence, lanes = member.get("epoch", ""), member.get("sequence", 0), member.get("lanes", 1)
-        if sequence <= self._past.get(epoch, 0):
+        if self._is_past(epoch, sequence):
             return
         for at, one in enumerate(self.pending):
             if (one.epoch, one.sequence, one.lanes) == (epoch, sequence, lanes):
@@ -431,8 +433,6 @@ class _Scope:
         if len(one.seen) < one.lanes:
             return
         one.sum.add(self._remove(at))
-        if self.complete is not None and self.complete.epoch != one.epoch:
-            self._past[self.complete.epoch] = float("inf")
         self._mark_past(one)
         self.complete, self.check = one, "not made"
         if not one.unchecked and one.number > self._skipped:
@@ -480,8 +480,14 @@ class _Scope:
         return late
 
     def _mark_past(self, one: _Watermark) -> None:
-        """Let further copies of a watermark, and of those before it in its epoch, be ignored."""
-        self._past[one.epoch] = max(self._past.get(one.epoch, 0), one.sequence)
+        """Let further copies of a watermark, and of those shortly before it in its epoch, be ignored."""
+        if not self._is_past(one.epoch, one.sequence):
+            self._past[one.epoch] = one.sequence
+
+    def _is_past(self, epoch: str, sequence: int) -> bool:
+        """Return whether a watermark is complete or was dropped. One far before those is a new one."""
+        past = self._past.get(epoch, 0)
+        return sequence == 0 or past - _MAX_PENDING_WATERMARKS < sequence <= past
 
     def skip_checks_between(self, dropped: str, peak: str) -> None:
         """Leave the pending watermarks unchecked that stand behind a dropped record and before that of the row.

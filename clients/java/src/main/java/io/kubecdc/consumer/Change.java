@@ -45,6 +45,9 @@ public record Change(String id, String type, Table.Resource resource, Table.Key 
         if (id == null || type == null || id.isEmpty() || type.isEmpty()) {
             throw new InvalidRecordException("not a native object: no id or no type");
         }
+        if (members.containsKey("deadLetter")) {
+            type = "deadLetter"; // it was not delivered (9)
+        }
         Map<String, String> snapshot = readMember(members, "snapshot"), gap = readMember(members, "gap");
         Map<String, String> watermark = readMember(members, "watermark"), changed = readMember(members, "changedAt");
         if (type.equals("gap") && gap == null || type.equals("watermark") && watermark == null || type.startsWith("snapshot.") && snapshot == null) {

@@ -291,7 +291,7 @@ public final class Table {
         /** Applies a copy. The first lane that has a watermark is read the furthest: no lane is past the position. */
         void apply(Change change) {
             Change.Watermark member = change.watermark();
-            if (member.sequence() <= past.getOrDefault(member.epoch(), 0L)) {
+            if (isPast(member)) {
                 return;
             }
             int at = 0;
@@ -308,9 +308,6 @@ public final class Table {
                 return;
             }
             one.sum.add(remove(at), 1);
-            if (complete != null && !complete.member.epoch().equals(member.epoch())) {
-                past.put(complete.member.epoch(), Long.MAX_VALUE);
-            }
             markPast(one);
             complete = one;
             check = "not made";
@@ -367,9 +364,17 @@ public final class Table {
             return sum;
         }
 
-        /** Lets further copies of a watermark, and of those before it in its epoch, be ignored. */
+        /** Lets further copies of a watermark, and of those shortly before it in its epoch, be ignored. */
         private void markPast(PendingWatermark one) {
-            past.merge(one.member.epoch(), one.member.sequence(), Math::max);
+            if (!isPast(one.member)) {
+                past.put(one.member.epoch(), one.member.sequence());
+            }
+        }
+
+        /** Returns whether a watermark is complete or was dropped. One far before those is a new one. */
+        private boolean isPast(Change.Watermark one) {
+            long newest = past.getOrDefault(one.epoch(), 0L);
+            return one.sequence() == 0 || one.sequence() <= newest && newest - one.sequence() < MAX_PENDING_WATERMARKS;
         }
 
         /**
