@@ -327,6 +327,8 @@ func (h signalHandler) Submit(ctx context.Context, r signals.Request) (signals.S
 		switch r.Kind {
 		case signals.Snapshot:
 			return c.snapshots.submit(ctx, r)
+		case signals.Watermark:
+			return c.snapshots.emitWatermarks(r), nil
 		case signals.Replay:
 			return c.replays.submit(ctx, r)
 		case signals.Cancel:

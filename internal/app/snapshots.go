@@ -34,6 +34,7 @@ type requestedSnapshots struct {
 type scopeSource interface {
 	SelectScopes(of source.Selected) (scopes []source.SelectedScope, unknown []string, discovered bool)
 	EmitRequested()
+	EmitWatermarks()
 }
 
 func newRequestedSnapshots(c *signalControl, s scopeSource, sinks []config.Sink, replays *requestedReplays) *requestedSnapshots {
@@ -77,6 +78,20 @@ func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (sig
 	}
 	s.log.Info("a snapshot is requested by a signal", "sink", signal.Sink, "signal", signal.ID, "resources", countResources(scopes))
 	return signal, s.request(ctx, signal, scopes)
+}
+
+// emitWatermarks has the source emit a watermark of each resource. That is over at once, so no store keeps the signal.
+func (s *requestedSnapshots) emitWatermarks(r signals.Request) signals.Signal {
+	signal := r.New(time.Now())
+	refusal := s.refusalOf(r, false, s.sinks)
+	if _, isPaused := s.registry.ActivePause(signal.Subject()); refusal == "" && isPaused {
+		refusal = fmt.Sprintf("sink %q is paused, and gets no watermark", r.Sink)
+	}
+	if refusal != "" {
+		return signal.End(signals.Refused, time.Now(), 0, refusal)
+	}
+	s.source.EmitWatermarks()
+	return signal.End(signals.Done, time.Now(), 0, "a watermark of each resource follows")
 }
 
 // cancel ends a snapshot or a replay that is active. The end of a snapshot is stored together with that of the request to

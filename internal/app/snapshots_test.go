@@ -36,6 +36,8 @@ func (w *watchedScopes) SelectScopes(of source.Selected) (scopes []source.Select
 
 func (w *watchedScopes) EmitRequested() { w.notified++ }
 
+func (w *watchedScopes) EmitWatermarks() {}
+
 // watchPods makes a journal and its source watch pods and secrets.
 func watchPods(t *testing.T, j *journal.Journal) *watchedScopes {
 	t.Helper()

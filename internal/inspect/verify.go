@@ -73,7 +73,7 @@ func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.R
 	if o.StreamOnly {
 		result, err = verifyStream(ctx, cfg, s, v)
 	} else {
-		result, err = verifyCluster(ctx, cfg, s, v, o)
+		result, err = verifyCluster(ctx, cfg, s, v, o, nil)
 	}
 	if err == nil && o.Repair && len(result.Differing()) > 0 {
 		err = repairAndVerify(ctx, cfg, s, v, o, result)
@@ -90,7 +90,7 @@ func repairAndVerify(ctx context.Context, cfg *config.Config, s config.Sink, v v
 		err = r.repair(ctx, result.Differing())
 	}
 	if err == nil && result.Repair.HasSignals() {
-		result.Repair.After, err = verifyBehind(ctx, cfg, s, v, o, result.Differing())
+		result.Repair.After, err = verifyCluster(ctx, cfg, s, v, o, result.Differing())
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -101,23 +101,34 @@ func repairAndVerify(ctx context.Context, cfg *config.Config, s config.Sink, v v
 	return nil
 }
 
-// verifyBehind compares a sink with the cluster at watermarks behind the present ends of the lanes of what has differed.
-func verifyBehind(
-	ctx context.Context, cfg *config.Config, s config.Sink, v verify.Options, o VerifyOptions, differed []verify.Differing,
-) (*verify.Result, error) {
+// askWatermarks has the running exporter emit a watermark of each resource, and lets only those count that are behind the
+// present ends of the lanes. It returns why an older one counts; "" if none does.
+func askWatermarks(ctx context.Context, cfg *config.Config, v *verify.Options) string {
+	client, err := signals.NewClient(cfg.Journal.Dir)
+	if err != nil {
+		return err.Error()
+	}
 	v.After = map[string][]int64{}
-	for _, d := range differed {
-		var err error
-		if v.After[d.Topic], err = verify.Ends(ctx, v.Reader, d.Topic); err != nil {
-			return nil, err
+	for _, t := range v.Targets {
+		if _, known := v.After[t.Topic]; !known && t.Reason == "" {
+			v.After[t.Topic], _ = verify.Ends(ctx, v.Reader, t.Topic) // what cannot be read is refused with its reason
 		}
 	}
-	return verifyCluster(ctx, cfg, s, v, o)
+	answer, err := client.Submit(ctx, signals.Request{Kind: signals.Watermark, Sink: v.Sink})
+	if err == nil && answer.State == signals.Done {
+		return ""
+	}
+	v.After = nil
+	if err != nil {
+		return err.Error()
+	}
+	return answer.Result
 }
 
 // VerifyError returns the error with the exit code of an outcome; nil if nothing differs and everything was verified. Behind
-// a repair that of the verification after it counts.
+// a repair that of the verification after it counts, and what could not be verified before.
 func VerifyError(r *verify.Result) error {
+	unverified := slices.ContainsFunc(r.Resources, func(s *verify.ScopeResult) bool { return s.Outcome == verify.OutcomeNotVerified })
 	if r.Repair != nil {
 		switch {
 		case r.Repair.Reason != "":
@@ -126,10 +137,10 @@ func VerifyError(r *verify.Result) error {
 			r = r.Repair.After
 		}
 	}
-	switch r.Outcome {
-	case verify.OutcomeDifferent:
+	switch {
+	case r.Outcome == verify.OutcomeDifferent:
 		return exit.With(exit.Different, errors.New("the stream and the cluster differ"))
-	case verify.OutcomeNotVerified:
+	case unverified || r.Outcome == verify.OutcomeNotVerified:
 		return exit.With(exit.Environment, errors.New("not everything could be verified"))
 	default:
 		return nil
@@ -211,8 +222,10 @@ func topicOf(s config.Sink, template *sinks.Template, c *event.Change) (string, 
 	return kafka.TopicName(template, c)
 }
 
-// verifyCluster compares a sink with the cluster.
-func verifyCluster(ctx context.Context, cfg *config.Config, s config.Sink, v verify.Options, o VerifyOptions) (*verify.Result, error) {
+// verifyCluster compares a sink with the cluster: what has been repaired alone, if there is something.
+func verifyCluster(
+	ctx context.Context, cfg *config.Config, s config.Sink, v verify.Options, o VerifyOptions, repaired []verify.Differing,
+) (*verify.Result, error) {
 	client, err := app.NewClient(cfg, o.Version)
 	if err != nil {
 		return nil, err
@@ -230,6 +243,17 @@ func verifyCluster(ctx context.Context, cfg *config.Config, s config.Sink, v ver
 	}
 	if v.Targets, v.Notes, err = verifiedTargets(cfg, s, v.Cluster, found); err != nil {
 		return nil, err
+	}
+	if repaired != nil {
+		v.Targets = slices.DeleteFunc(v.Targets, func(t verify.Target) bool {
+			return !slices.ContainsFunc(repaired, func(d verify.Differing) bool { return d.Scope.ID == t.Scope.ID })
+		})
+	}
+	switch reason := askWatermarks(ctx, cfg, &v); {
+	case reason != "" && repaired != nil:
+		return nil, errors.New("no watermark can be asked for behind the repair: " + reason)
+	case reason != "":
+		v.Notes = append(v.Notes, "compared at watermarks that were there before, and what was written since is not seen: "+reason)
 	}
 	v.List = func(ctx context.Context, scope selection.Scope, at string, to source.Reading) (string, string, error) {
 		return source.ReadScope(ctx, client, scope, at, to)

@@ -34,6 +34,7 @@ var (
 		string(Resume):             formOfSink,
 		string(Snapshot):           {[][]string{{"sink"}, {"select", "all"}}, []string{"namespace", "objects"}},
 		string(Replay):             {needed: [][]string{{"sink"}, {"offset", "from"}}},
+		string(Watermark):          {needed: [][]string{{"sink"}}},
 		string(Cancel):             {needed: [][]string{{"target"}}},
 		string(RetryDeadLetters):   formOfLetters,
 		string(DiscardDeadLetters): formOfLetters,

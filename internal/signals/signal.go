@@ -22,6 +22,8 @@ const (
 	Replay   Kind = "replay"   // emit again for a sink what the journal keeps
 	Cancel   Kind = "cancel"   // end a snapshot or a replay that is active
 
+	Watermark Kind = "watermark" // emit a watermark of each resource now; it is not kept
+
 	RetryDeadLetters   Kind = "deadletters.retry"   // deliver dead letters of a sink once more
 	DiscardDeadLetters Kind = "deadletters.discard" // drop dead letters of a sink
 )

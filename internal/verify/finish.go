@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -14,7 +15,7 @@ import (
 func (v *verification) finishScope(s *scope) {
 	r := s.result
 	b := s.barrier
-	r.Watermark = &WatermarkResult{Position: b.position, Epoch: b.Epoch, Sequence: b.Sequence, At: b.time}
+	r.Watermark = &WatermarkResult{Position: b.position, Epoch: b.Epoch, Sequence: b.Sequence, At: b.time, Age: max(0, time.Since(b.time)).Round(100 * time.Millisecond).String()}
 	if s.listedAt == "" && b.Algorithm == event.DigestAlgorithm {
 		count, digest := digestOf(s.listed)
 		r.WatermarkDiffers = count != b.Count || digest != b.Digest

@@ -80,6 +80,7 @@ type WatermarkResult struct {
 	Epoch    string    `json:"epoch"`
 	Sequence uint64    `json:"sequence"`
 	At       time.Time `json:"at"`
+	Age      string    `json:"age"` // when it was compared, by the clocks of the exporter and of this machine
 }
 
 // GapResult is lost history that the stream marks.
@@ -200,7 +201,7 @@ func (r *ScopeResult) appendText(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "%s: %s", name, r.Outcome)
 	if r.Watermark != nil {
-		fmt.Fprintf(b, " at %s", r.Watermark.Position)
+		fmt.Fprintf(b, " at %s, %s ago", r.Watermark.Position, r.Watermark.Age)
 	}
 	fmt.Fprintf(b, ", %d objects", r.Objects)
 	for _, k := range []Kind{Missing, Ghost, Stale, Different, OutOfOrder, Repeated, Malformed} {

@@ -66,6 +66,15 @@ func (of Selected) partIn(scope selection.Scope) (objects []string, has bool) {
 	return objects, of.Objects == nil || len(objects) > 0
 }
 
+// EmitWatermarks has each watched scope emit a watermark now, also where nothing has changed since the last one.
+func (s *Source) EmitWatermarks() {
+	for _, r := range s.runners.allRunners() {
+		for _, f := range r.followers {
+			f.out.watermarks.request()
+		}
+	}
+}
+
 // EmitRequested looks for snapshots that the store has new requests for, and emits them.
 func (s *Source) EmitRequested() {
 	for _, r := range s.runners.allRunners() {

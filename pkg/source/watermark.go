@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -22,6 +23,7 @@ type watermarks struct {
 	selection string // see [selection.Scope.Fingerprint]
 	series    []*series
 	timer     *time.Timer // fires when the next watermark is due; nil if there is no series
+	wanted    atomic.Bool // all are due, also at the position of the last ones
 }
 
 // series is one series of watermarks.
@@ -64,8 +66,11 @@ func (w *watermarks) dueChannel() <-chan time.Time {
 // takeDue returns the watermarks that are due at a position, and sets the timer for those that follow. A series that had a
 // watermark at this position needs no other one. Sinks that are incomplete get none.
 func (w *watermarks) takeDue(position string, now time.Time, isIncomplete func(sink string) bool) (due []event.WatermarkInfo) {
-	next := time.Time{}
+	next, wanted := time.Time{}, position != "" && w.wanted.Swap(false)
 	for _, s := range w.series {
+		if wanted {
+			s.due, s.position = now, ""
+		}
 		if !now.Before(s.due) {
 			s.due = now.Add(s.Every)
 			complete := slices.DeleteFunc(slices.Clone(s.Sinks), isIncomplete)
@@ -79,8 +84,18 @@ func (w *watermarks) takeDue(position string, now time.Time, isIncomplete func(s
 			next = s.due
 		}
 	}
-	w.timer.Reset(next.Sub(now))
+	if w.timer.Reset(next.Sub(now)); position != "" && w.wanted.Load() { // since
+		w.timer.Reset(0)
+	}
 	return due
+}
+
+// request lets all series have a watermark now. It is safe for concurrent use.
+func (w *watermarks) request() {
+	if w.timer != nil {
+		w.wanted.Store(true)
+		w.timer.Reset(0)
+	}
 }
 
 // emitWatermarks emits the watermarks that are due. Everything up to the position was appended before, because one goroutine
