@@ -14,9 +14,9 @@ sinks: [{name: main, kafka: {brokers: ["127.0.0.1:1"], topic: t}}, {name: out, s
 	kubeconfig := write(t, "kubeconfig", `{"kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],`+
 		`"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
 	for args, want := range map[string][]string{
-		"deadletter list --config FILE --sink ":         {"main", "out"},
+		"deadletters list --config FILE --sink ":        {"main", "out"},
 		"explain --config FILE -o ":                     {"text", "json"},
-		"deadletter list --config none.yaml --sink ":    nil,
+		"deadletters list --config none.yaml --sink ":   nil,
 		"tap --kubeconfig " + kubeconfig + " --select ": nil,             // no server answers
 		"explain --config ":                             {"yaml", "yml"}, // endings of files
 	} {

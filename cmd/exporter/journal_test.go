@@ -151,7 +151,7 @@ changes  1 to 9 (9)
 retained  SIZE
 on disk  SIZE
 
-sink/bus DeadLettersKept: 2 changes were permanently rejected and are kept as dead letters. Effect: they are missing at the destination. Remedy: exporter deadletter list --sink bus has the reasons; then retry or discard them.
+sink/bus DeadLettersKept: 2 changes were permanently rejected and are kept as dead letters. Effect: they are missing at the destination. Remedy: exporter deadletters list --sink bus has the reasons; then retry or discard them.
 
 RESOURCE  VERSION  KNOWN  BODIES
 deployments.apps  v1  3 (SIZE)  0
@@ -283,16 +283,16 @@ func TestCommandsOnTheJournalExplainWhatTheyCannotDo(t *testing.T) {
 		{"journal stat -o yaml --dir " + dir, exit.Usage, "neither text nor json"},
 		{"journal dump --from 5 --to 4 --dir " + dir, exit.Usage, "--from 5 is above --to 4"},
 		{"journal stat --dir " + none, exit.Environment, "no journal here: " + none},
-		{"deadletter", exit.Usage, "list, show, retry or discard"},
-		{"deadletter list --dir " + dir, exit.Usage, "sink"},
-		{"deadletter list --sink buss --dir " + dir, exit.Usage, "there are: bus, main"},
-		{"deadletter show --sink bus --dir " + dir, exit.Usage, "arg"},
-		{"deadletter show 0 --sink bus --dir " + dir, exit.Usage, `"0" is not an offset`},
-		{"deadletter show 4 --sink bus --dir " + dir, exit.Usage, "no dead letter at offset 4"},
-		{"deadletter discard --sink bus --dir " + dir, exit.Usage, "--all"},
-		{"deadletter discard 2 --all --sink bus --dir " + dir, exit.Usage, "--all"},
-		{"deadletter discard 2 4 --sink bus --dir " + dir, exit.Usage, "is refused: sink \"bus\" has no dead letter at offset 4"},
-		{"deadletter discard --all --sink bus --dir " + none, exit.Environment, "no journal here: " + none},
+		{"deadletters", exit.Usage, "list, show, retry or discard"},
+		{"deadletters list --dir " + dir, exit.Usage, "sink"},
+		{"deadletters list --sink buss --dir " + dir, exit.Usage, "there are: bus, main"},
+		{"deadletters show --sink bus --dir " + dir, exit.Usage, "arg"},
+		{"deadletters show 0 --sink bus --dir " + dir, exit.Usage, `"0" is not an offset`},
+		{"deadletters show 4 --sink bus --dir " + dir, exit.Usage, "no dead letter at offset 4"},
+		{"deadletters discard --sink bus --dir " + dir, exit.Usage, "--all"},
+		{"deadletters discard 2 --all --sink bus --dir " + dir, exit.Usage, "--all"},
+		{"deadletters discard 2 4 --sink bus --dir " + dir, exit.Usage, "is refused: sink \"bus\" has no dead letter at offset 4"},
+		{"deadletters discard --all --sink bus --dir " + none, exit.Environment, "no journal here: " + none},
 	} {
 		code, stdout, stderr := try(t, strings.Fields(c.args)...)
 		if code != c.code || stdout != "" || !strings.Contains(stderr, c.says) {
@@ -316,7 +316,7 @@ func TestABrokenJournalIsReportedAndLeftAsItIs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, args := range []string{"journal stat", "journal dump", "deadletter list --sink bus", "deadletter show 2 --sink bus", "deadletter discard --all --sink bus"} {
+	for _, args := range []string{"journal stat", "journal dump", "deadletters list --sink bus", "deadletters show 2 --sink bus", "deadletters discard --all --sink bus"} {
 		before := footprint(t, filepath.Join(dir, "store"))
 		code, _, stderr := try(t, append(strings.Fields(args), "--dir", dir)...)
 		if code != exit.Runtime || !strings.Contains(stderr, "journal is broken: "+dir) {
@@ -353,7 +353,7 @@ func TestWhileAnExporterRunsItsJournalIsNotRead(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "open\n" {
 		t.Fatalf("the child says %q, %v", line, err)
 	}
-	for _, args := range []string{"journal stat", "journal dump", "deadletter list --sink bus", "deadletter show 2 --sink bus", "deadletter discard --all --sink bus"} {
+	for _, args := range []string{"journal stat", "journal dump", "deadletters list --sink bus", "deadletters show 2 --sink bus", "deadletters discard --all --sink bus"} {
 		code, stdout, stderr := try(t, append(strings.Fields(args), "--dir", dir)...)
 		if code != exit.Environment || stdout != "" || !strings.Contains(stderr, dir) || !strings.Contains(stderr, "stop the exporter first") {
 			t.Errorf("%s: exit %d, stdout %q, stderr %q; want exit 3 and what to do", args, code, stdout, stderr)
@@ -373,7 +373,7 @@ func hold(dir string) {
 }
 
 func TestCommandsThatPrintBodiesSayThatSecretsAreAmongThem(t *testing.T) {
-	for _, args := range []string{"journal dump --help", "deadletter show --help"} {
+	for _, args := range []string{"journal dump --help", "deadletters show --help"} {
 		if code, stdout, _ := try(t, strings.Fields(args)...); code != exit.OK || !strings.Contains(stdout, "Secret") {
 			t.Errorf("%s: exit %d\n%s", args, code, stdout)
 		}

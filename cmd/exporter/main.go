@@ -79,7 +79,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
 	root.AddCommand(tapCommand(), topCommand())
 	root.AddCommand(explainCommand(), rbacCommand(), auditPolicyCommand(), verifyCommand(), sqlCommand())
-	root.AddCommand(journalCommand(), deadletterCommand(), signalCommand(), stateCommand())
+	root.AddCommand(journalCommand(), deadlettersCommand(), signalCommand(), stateCommand())
 	return root
 }
 

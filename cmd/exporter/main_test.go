@@ -72,7 +72,7 @@ func TestBadUsageExitsTwo(t *testing.T) {
 }
 
 func TestAMistypedCommandIsNamedWithTheOneThatWasMeant(t *testing.T) {
-	for _, args := range [][]string{{"runn", "-c", "x"}, {"journal", "stta", "--dir", "x"}, {"deadletter", "lst", "--sink=x", "--all"}} {
+	for _, args := range [][]string{{"runn", "-c", "x"}, {"journal", "stta", "--dir", "x"}, {"deadletters", "lst", "--sink=x", "--all"}} {
 		_, _, stderr := try(t, args...)
 		want := map[string]string{"runn": "run", "stta": "stat", "lst": "list"}
 		wrong := args[0]

@@ -16,7 +16,7 @@ import (
 func signalCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "signal",
-		Short: "Ask something of a running exporter: pause and resume a sink or a rule, a snapshot, a replay, dead letters",
+		Short: "Ask something of a running exporter: pause and resume a sink or a rule, a snapshot, a replay",
 		Long: `Ask something of a running exporter, at the socket in the directory of its journal or,
 with --server and --token-file, at its admin server.
 
@@ -26,13 +26,13 @@ configuration and, with a replicated state, a failover. list shows each with its
 Without --server, run it on the machine of the exporter, or in its container, as the
 exporter's user. Where no exporter answers, or only a standby, it ends with exit code 3.`,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: pause, resume, snapshot, replay, cancel, deadletters or list")
+			return errors.New("a subcommand is missing: pause, resume, snapshot, replay, cancel or list")
 		},
 	}
 	onlyCommands(cmd)
 	cmd.AddCommand(
 		signalPauseCommand(), signalResumeCommand(), signalSnapshotCommand(), signalReplayCommand(), signalCancelCommand(),
-		signalDeadLettersCommand(), signalListCommand(),
+		signalListCommand(),
 	)
 	return cmd
 }
@@ -179,48 +179,6 @@ A pause is ended by resume.`,
 	target, output := addSignalTargetFlags(cmd), outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return sendSignal(cmd, target, signals.Request{Kind: signals.Cancel, Target: args[0]}, *output)
-	}
-	return cmd
-}
-
-func signalDeadLettersCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "deadletters",
-		Short: "Retry or discard dead letters of a sink while the exporter runs",
-		Long: `Retry or discard dead letters of a sink while the exporter runs. The status page of the
-sink has the newest ones with their offsets and reasons.`,
-		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: retry or discard")
-		},
-	}
-	onlyCommands(cmd)
-	cmd.AddCommand(
-		signalLettersCommand(signals.RetryDeadLetters, "retry", "Deliver dead letters once more, unless a newer change of the object followed",
-			`Deliver dead letters of a sink once more: those at the offsets named, or all of them.
-They get a target behind everything that waits for the sink, and are dead letters no
-more; what is rejected again becomes a dead letter again. Where a newer change of the
-object has followed they stay, and so do changes with a body that could not be redacted
-and control records. The answer says how many. Discard those.`),
-		signalLettersCommand(signals.DiscardDeadLetters, "discard", "Drop dead letters for good",
-			`Drop dead letters of a sink for good: those at the offsets named, or all of them. What
-is dropped is nowhere else. The sink need not be configured any more.`),
-	)
-	return cmd
-}
-
-// signalLettersCommand is a command that sends a signal about dead letters.
-func signalLettersCommand(kind signals.Kind, name, short, long string) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: name + " (OFFSET... | --all) --sink NAME (--config FILE | --dir DIR | --server URL)", Short: short, Long: long, Args: cobra.ArbitraryArgs,
-	}
-	target, sink, output := addSignalTargetFlags(cmd), sinkFlag(cmd), outputFlag(cmd, "form: text or json")
-	all := cmd.Flags().Bool("all", false, "all dead letters of the sink")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		offsets, err := parseOffsets(args, *all)
-		if err != nil {
-			return err
-		}
-		return sendSignal(cmd, target, signals.Request{Kind: kind, Sink: *sink, All: *all, Offsets: offsets}, *output)
 	}
 	return cmd
 }

@@ -36,8 +36,8 @@ func TestNoCommandSteersTheTerminal(t *testing.T) {
 	outputs := 0
 	for _, args := range [][]string{
 		{"journal", "dump", "--dir", dir}, {"journal", "stat", "--dir", dir}, {"journal", "stat", "--dir", dir, "-o", "json"},
-		{"deadletter", "list", "--sink", "bus", "--dir", dir}, {"deadletter", "list", "--sink", "bus", "--dir", dir, "-o", "json"},
-		{"deadletter", "show", "1", "--sink", "bus", "--dir", dir}, {"deadletter", "show", "2", "--sink", steering, "--dir", dir},
+		{"deadletters", "list", "--sink", "bus", "--dir", dir}, {"deadletters", "list", "--sink", "bus", "--dir", dir, "-o", "json"},
+		{"deadletters", "show", "1", "--sink", "bus", "--dir", dir}, {"deadletters", "show", "2", "--sink", steering, "--dir", dir},
 		{"signal", "list", "--dir", answered}, {"signal", "list", "--dir", answered, "-o", "json"},
 		{"explain", "--config", config}, {"validate", "--online", "--config", config}, {"rbac", "--config", config},
 		{"verify", "--config", config, "--sink", "out"}, {"verify", "--config", config, "--sink", steering},
@@ -69,13 +69,13 @@ func TestEscapedOutputIsTheSameJSON(t *testing.T) {
 	c.After = []byte(`{"text":` + string(body) + `}`)
 	dir := t.TempDir()
 	storeDeadLetter(t, dir, c, steering)
-	for _, args := range [][]string{{"journal", "dump", "--dir", dir}, {"deadletter", "show", "1", "--sink", "bus", "--dir", dir}} {
+	for _, args := range [][]string{{"journal", "dump", "--dir", dir}, {"deadletters", "show", "1", "--sink", "bus", "--dir", dir}} {
 		stdout, _ := read(t, dir, args...)
 		var got struct {
 			Reason string
 			Change struct{ After struct{ Text string } }
 		}
-		if err := json.Unmarshal([]byte(stdout), &got); err != nil || got.Change.After.Text != steering || args[0] == "deadletter" && got.Reason != steering {
+		if err := json.Unmarshal([]byte(stdout), &got); err != nil || got.Change.After.Text != steering || args[0] == "deadletters" && got.Reason != steering {
 			t.Errorf("%v: read %q, %q (%v)", args, got.Change.After.Text, got.Reason, err)
 		}
 	}

@@ -162,8 +162,8 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.DeadLettersFull},
 		Meaning: "Dead letters have reached `journal.maxDeadLetters`. A permanently rejected change now blocks its lane; " +
 			"other lanes continue.",
-		Look: []string{"`kubecdc_sink_dead_letters_kept`: the sink that rejects so many", "`exporter deadletter list --sink SINK --config FILE`, or the status page: the reasons"},
-		Do: []string{"fix the cause, then `exporter deadletter retry`; `discard` those that are not needed",
+		Look: []string{"`kubecdc_sink_dead_letters_kept`: the sink that rejects so many", "`exporter deadletters list --sink SINK --config FILE`, or the status page: the reasons"},
+		Do: []string{"fix the cause, then `exporter deadletters retry`; `discard` those that are not needed",
 			"raise `journal.maxDeadLetters`, which is at most half of `journal.maxBytes`"},
 		Series: map[string]string{
 			seriesOf(condition.DeadLettersFull, "journal"):                     "1x60",
@@ -290,8 +290,8 @@ var Alerts = []Alert{
 		Codes:    []condition.Code{condition.DeadLettersKept},
 		Meaning: "The destination can never accept them: too large, or refused by a policy. They are kept in the journal with the reason; " +
 			"their lanes continue.",
-		Look:   []string{"`exporter deadletter list --sink SINK --config FILE`, or the status page", "the size limits of the destination and `onOversize`"},
-		Do:     []string{"fix the cause, then `exporter deadletter retry`; or `discard` those that are not needed"},
+		Look:   []string{"`exporter deadletters list --sink SINK --config FILE`, or the status page", "the size limits of the destination and `onOversize`"},
+		Do:     []string{"fix the cause, then `exporter deadletters retry`; or `discard` those that are not needed"},
 		Series: map[string]string{`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50"},
 	},
 	{
@@ -471,7 +471,7 @@ var Alerts = []Alert{
 		Name: "KubecdcChangesWithheld", Expr: `increase(kubecdc_rule_withheld_total[15m]) > 0`, Severity: Warning,
 		Summary: "{{ $labels.rule }} could not redact or shape changes",
 		Meaning: "They became dead letters without bodies, so that no secret gets out.",
-		Look:    []string{"`exporter deadletter list`: the reason"},
+		Look:    []string{"`exporter deadletters list`: the reason"},
 		Do:      []string{"correct the rule's paths or expressions: `exporter explain` shows what they do"},
 		Series:  map[string]string{`kubecdc_rule_withheld_total{job="k",instance="i",rule="resources[0]"}`: "0x10 1x50"},
 	},

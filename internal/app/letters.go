@@ -1,8 +1,11 @@
 package app
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +14,8 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
 // TreatDeadLetters does to the journal in a directory, on which no exporter runs, what a signal to retry or discard dead
@@ -87,4 +92,69 @@ func refusalOfLetters(j *journal.Journal, r signals.Request, names []string) str
 // describeNotConfigured describes that a sink is not among those that are.
 func describeNotConfigured(sink string, names []string) string {
 	return fmt.Sprintf("no sink %q is configured; there are: %s", sink, strings.Join(names, ", "))
+}
+
+// letterReader reads dead letters of a journal, on which an exporter runs or not.
+type letterReader interface {
+	DeadLettersAfter(sink string, after uint64, limit int) ([]event.DeadLetter, error)
+}
+
+// lettersRead is how many dead letters are held at once: each has the bodies of an object.
+const lettersRead = 16
+
+// ReadDeadLetters returns dead letters of a sink in JSON, as [signals.Handler] does.
+func ReadDeadLetters(j letterReader, sink string, offset, after uint64) (all []json.RawMessage, err error) {
+	limit := lettersRead
+	if offset > 0 {
+		after, limit = offset-1, 1
+	}
+	found, err := j.DeadLettersAfter(sink, after, limit)
+	if err == nil && offset > 0 && (len(found) == 0 || found[0].Offset != offset) {
+		err = &signals.InvalidError{Reason: fmt.Sprintf("sink %q has no dead letter at offset %d", sink, offset)}
+	}
+	for _, d := range found {
+		var text bytes.Buffer
+		e := json.NewEncoder(&text)
+		e.SetEscapeHTML(false)
+		if offset > 0 {
+			line := letterHead{d.Offset, d.Time.UTC(), d.Reason}
+			err = errors.Join(err, e.Encode(line))
+			text.Truncate(text.Len() - len("}\n"))
+			text.WriteString(`,"change":`) // which encoding/json would rewrite
+			text.Write(append(format.AppendJSON(nil, d.Change), '}'))
+		} else {
+			err = errors.Join(err, e.Encode(newDeadLetterLine(d)))
+		}
+		all = append(all, bytes.TrimSpace(text.Bytes()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// letterHead is what a dead letter is beside its change.
+type letterHead struct {
+	Offset uint64    `json:"offset"`
+	Time   time.Time `json:"time"`
+	Reason string    `json:"reason"`
+}
+
+// DeadLetterLine is one dead letter without its bodies.
+type DeadLetterLine struct {
+	letterHead
+
+	ID        string `json:"id"`
+	Type      string `json:"type"`
+	Resource  string `json:"resource"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
+func newDeadLetterLine(d event.DeadLetter) DeadLetterLine {
+	c := d.Change
+	return DeadLetterLine{
+		letterHead: letterHead{d.Offset, d.Time.UTC(), d.Reason}, ID: c.ID(), Type: string(c.Type), Resource: c.Resource.String(),
+		Namespace: c.Namespace, Name: c.Name,
+	}
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -346,6 +347,19 @@ func (h signalHandler) List() ([]signals.Signal, error) {
 		return nil, notActive(c.replica)
 	}
 	return c.signals.registry.List(), nil
+}
+
+// Letters implements [signals.Handler].
+func (h signalHandler) Letters(sink string, offset, after uint64) ([]json.RawMessage, error) {
+	c := h.current()
+	if !c.open.Load() {
+		return nil, notActive(c.replica)
+	}
+	letters, err := ReadDeadLetters(c.signals.journal, sink, offset, after)
+	if refusal := c.signals.refusalOf(signals.Request{Sink: sink}, false, c.cfg.Sinks); err == nil && len(letters) == 0 && after == 0 && refusal != "" {
+		return nil, &signals.InvalidError{Reason: refusal}
+	}
+	return letters, err
 }
 
 // notActive returns why a process has no signals, and names the one that has.

@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -13,100 +14,113 @@ import (
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
-	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
 // linesPerFlush is the number of lines that are aligned with each other and held in memory.
 const linesPerFlush = 500
 
-// ListDeadLetters writes the dead letters of a sink in the journal in a directory, in order of offsets and without bodies:
-// as text, or as one JSON object per line. configured are the names of the configured sinks, if known. No exporter may run
-// on the journal, which is not changed.
-func ListDeadLetters(dir string, configured []string, sink string, asJSON bool, out io.Writer) error {
-	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
-		if err := requireKnownSink(j, configured, sink); err != nil {
-			return err
+// DeadLetters are those of a sink: of the exporter that runs, or of the journal in a directory, if none answers there.
+type DeadLetters struct {
+	Client     *signals.Client
+	Dir        string   // "": the client is of another machine
+	Configured []string // names of the configured sinks, if known
+	Sink       string
+}
+
+// List writes the dead letters in order of offsets and without bodies: as text, or as one JSON object a line.
+func (l DeadLetters) List(ctx context.Context, asJSON bool, out io.Writer) error {
+	return l.withReader(ctx, out, func(read letterReader, w io.Writer) error {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		if !asJSON {
+			fmt.Fprintln(t, "OFFSET\tTIME\tTYPE\tRESOURCE\tOBJECT\tREASON")
 		}
-		if asJSON {
-			return listDeadLettersJSON(j, sink, w)
+		for n, after := 0, uint64(0); ; {
+			lines, err := read(0, after)
+			if err != nil || len(lines) == 0 {
+				return errors.Join(err, t.Flush())
+			}
+			for _, line := range lines {
+				var d app.DeadLetterLine
+				if err := json.Unmarshal(line, &d); err != nil {
+					return err
+				}
+				if after = d.Offset; asJSON {
+					fmt.Fprintf(w, "%s\n", line)
+					continue
+				}
+				object := strings.TrimPrefix(d.Namespace+"/"+d.Name, "/")
+				fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\n", d.Offset, d.Time.Format(time.RFC3339), d.Type, d.Resource,
+					strings.Map(replaceUnprintable, orDash(object)), strings.Map(replaceUnprintable, d.Reason))
+				if n++; n%linesPerFlush == 0 {
+					if err := t.Flush(); err != nil {
+						return err
+					}
+				}
+			}
 		}
-		return listDeadLettersText(j, sink, w)
 	})
 }
 
-// ShowDeadLetter writes the dead letter of a sink at an offset as one line of JSON, with its whole change. Otherwise it is
-// as [ListDeadLetters].
-func ShowDeadLetter(dir string, configured []string, sink string, offset uint64, out io.Writer) error {
-	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
-		if err := requireKnownSink(j, configured, sink); err != nil {
-			return err
-		}
-		d, ok, err := j.DeadLetter(sink, offset)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			return usageErrorf("sink %q has no dead letter at offset %d", sink, offset)
-		}
-		return writeDeadLetter(w, d)
-	})
-}
-
-// TreatDeadLetters does to the journal in a directory what [SendSignal] asks of the exporter that runs on one, and writes
-// what became of it. configured are the names of the configured sinks. No exporter may run on the journal.
-func TreatDeadLetters(ctx context.Context, dir string, configured []string, r signals.Request, out io.Writer) error {
-	s, err := app.TreatDeadLetters(ctx, dir, r, configured)
-	if err != nil && s.State == "" {
-		return journalExitError(err)
-	}
-	return writeSignal(s, err, false, out)
-}
-
-// deadLetterLine is one dead letter without its bodies.
-type deadLetterLine struct {
-	Offset    uint64    `json:"offset"`
-	Time      time.Time `json:"time"`
-	Reason    string    `json:"reason"`
-	ID        string    `json:"id"`
-	Type      string    `json:"type"`
-	Resource  string    `json:"resource"`
-	Namespace string    `json:"namespace,omitempty"`
-	Name      string    `json:"name,omitempty"`
-}
-
-func newDeadLetterLine(d event.DeadLetter) deadLetterLine {
-	c := d.Change
-	return deadLetterLine{
-		Offset: d.Offset, Time: d.Time.UTC(), Reason: d.Reason, ID: c.ID(), Type: string(c.Type),
-		Resource: c.Resource.String(), Namespace: c.Namespace, Name: c.Name,
-	}
-}
-
-func listDeadLettersJSON(j *journal.Offline, sink string, w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	return j.ForEachDeadLetter(sink, func(d event.DeadLetter) error { return e.Encode(newDeadLetterLine(d)) })
-}
-
-func listDeadLettersText(j *journal.Offline, sink string, w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "OFFSET\tTIME\tTYPE\tRESOURCE\tOBJECT\tREASON")
-	n := 0
-	err := j.ForEachDeadLetter(sink, func(d event.DeadLetter) error {
-		l := newDeadLetterLine(d)
-		object := strings.TrimPrefix(l.Namespace+"/"+l.Name, "/")
-		_, err := fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\n",
-			l.Offset, l.Time.Format(time.RFC3339), l.Type, l.Resource, strings.Map(replaceUnprintable, orDash(object)), strings.Map(replaceUnprintable, l.Reason))
-		if n++; err == nil && n%linesPerFlush == 0 {
-			err = t.Flush()
+// Show writes the dead letter at an offset as one line of JSON, with its whole change.
+func (l DeadLetters) Show(ctx context.Context, offset uint64, out io.Writer) error {
+	return l.withReader(ctx, out, func(read letterReader, w io.Writer) error {
+		lines, err := read(offset, 0)
+		for _, line := range lines {
+			fmt.Fprintf(w, "%s\n", line)
 		}
 		return err
 	})
-	if err != nil {
-		return err
+}
+
+// Treat retries or discards dead letters, and writes what became of that.
+func (l DeadLetters) Treat(ctx context.Context, r signals.Request, asJSON bool, out io.Writer) error {
+	r.Sink = l.Sink
+	s, err := l.Client.Submit(ctx, r)
+	if l.isStopped(err) {
+		if s, err = app.TreatDeadLetters(ctx, l.Dir, r, l.Configured); err != nil && s.State == "" {
+			return journalExitError(err)
+		}
 	}
-	return t.Flush()
+	return writeSignal(s, err, asJSON, out)
+}
+
+// letterReader returns dead letters as [signals.Handler] does.
+type letterReader func(offset, after uint64) ([]json.RawMessage, error)
+
+// withReader calls use with a reader of the exporter that runs, or of the journal.
+func (l DeadLetters) withReader(ctx context.Context, out io.Writer, use func(letterReader, io.Writer) error) error {
+	if _, err := l.Client.List(ctx); l.isStopped(err) {
+		return withJournal(l.Dir, out, func(j *journal.Offline, w io.Writer) error {
+			if err := requireKnownSink(j, l.Configured, l.Sink); err != nil {
+				return err
+			}
+			return usageIfInvalid(use(func(offset, after uint64) ([]json.RawMessage, error) {
+				return app.ReadDeadLetters(j, l.Sink, offset, after)
+			}, w))
+		})
+	}
+	err := use(func(offset, after uint64) ([]json.RawMessage, error) {
+		return l.Client.Letters(ctx, l.Sink, offset, after)
+	}, out)
+	if err == nil {
+		return nil
+	}
+	return signalExitError(usageIfInvalid(err))
+}
+
+// usageIfInvalid gives what asks for something that is not there its exit code.
+func usageIfInvalid(err error) error {
+	var invalid *signals.InvalidError
+	if errors.As(err, &invalid) {
+		return usageErrorf("%s", invalid.Reason)
+	}
+	return err
+}
+
+// isStopped reports whether no exporter answers, so that the journal may be free.
+func (l DeadLetters) isStopped(err error) bool {
+	var unanswered *signals.UnansweredError
+	return l.Dir != "" && errors.As(err, &unanswered)
 }
 
 // replaceUnprintable replaces characters that would break the table; reasons quote destinations.
@@ -115,16 +129,4 @@ func replaceUnprintable(r rune) rune {
 		return r
 	}
 	return ' '
-}
-
-// writeDeadLetter writes a dead letter with its whole change. The change is copied unmodified; encoding/json would rewrite
-// it.
-func writeDeadLetter(w io.Writer, d event.DeadLetter) error {
-	reason, err := json.Marshal(d.Reason)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "{\"offset\":%d,\"time\":%q,\"reason\":%s,\"change\":%s}\n",
-		d.Offset, d.Time.UTC().Format(time.RFC3339Nano), reason, format.AppendJSON(nil, d.Change))
-	return err
 }

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -106,6 +107,9 @@ func (s *signalTaker) Submit(_ context.Context, r signals.Request) (signals.Sign
 	}
 	return signal, nil
 }
+
+// Letters implements [signals.Handler].
+func (s *signalTaker) Letters(string, uint64, uint64) ([]json.RawMessage, error) { return nil, nil }
 
 // List implements [signals.Handler].
 func (s *signalTaker) List() ([]signals.Signal, error) {

@@ -112,7 +112,7 @@ func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
 	}
 	status := j.Stat().DeadLettersFull
 	for what, full := range map[string]string{"room": j.CheckDeadLetterSpace().Error(), "stat": status.Text(time.Now())} {
-		if !strings.Contains(full, "journal.maxDeadLetters") || !strings.Contains(full, "discard --all --sink bus") {
+		if !strings.Contains(full, "journal.maxDeadLetters") || !strings.Contains(full, "exporter deadletters list --sink bus") {
 			t.Errorf("%s: %q names no remedy", what, full)
 		}
 	}

@@ -27,7 +27,7 @@ func (s Stat) Conditions() []condition.Status {
 	for _, sink := range s.Sinks {
 		p := condition.Problem{
 			Code: condition.DeadLettersKept, Cause: "1 change was permanently rejected and is kept as a dead letter",
-			Remedy: "exporter deadletter list --sink " + sink.Name + " has the reasons; then retry or discard them",
+			Remedy: "exporter deadletters list --sink " + sink.Name + " has the reasons; then retry or discard them",
 		}
 		if sink.DeadLetters > 1 {
 			p.Cause = fmt.Sprintf("%d changes were permanently rejected and are kept as dead letters", sink.DeadLetters)
@@ -54,8 +54,8 @@ func deadLettersFull(counts map[string]deadLetterCount, maxBytes int64) conditio
 	return condition.Problem{
 		Code:  condition.DeadLettersFull,
 		Cause: fmt.Sprintf("the dead letters in the journal have reached journal.maxDeadLetters, most of them of sink %q", largest),
-		Remedy: fmt.Sprintf("look at them on the status page, and retry or drop them with exporter signal deadletters retry or "+
-			"discard --all --sink %s", largest),
+		Remedy: fmt.Sprintf("exporter deadletters list --sink %s has the reasons; then exporter deadletters retry or discard, "+
+			"with --all for every one", largest),
 	}
 }
 

@@ -38,6 +38,18 @@ func (d *DeadLetters) NewestDeadLetters(sink string, limit int) ([]event.DeadLet
 	return newest, d.store.checkCorruption(fmt.Sprintf("dead letters of sink %q", sink), err)
 }
 
+// DeadLettersAfter returns at most limit dead letters of a sink behind an offset, in order of offsets. It reads the disk. A sink
+// that is not known has none.
+func (d *DeadLetters) DeadLettersAfter(sink string, after uint64, limit int) ([]event.DeadLetter, error) {
+	release, err := d.store.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	letters, err := d.reader().lettersAfter(sink, after, limit)
+	return letters, d.store.checkCorruption(fmt.Sprintf("dead letters of sink %q", sink), err)
+}
+
 // CheckDeadLetterSpace returns nil while one more dead letter may be settled, else an error with the remedy: the lane that
 // has one waits and asks again. Letters that are being settled when the bound is reached are still stored, so the bound may
 // be exceeded by as much. It never waits for the store.
@@ -173,15 +185,25 @@ func (r deadLetterReader) countBySink() (map[string]deadLetterCount, error) {
 	})
 }
 
-// forEachLetter calls each for every dead letter of a sink, in order of offsets.
-func (r deadLetterReader) forEachLetter(sink string, each func(event.DeadLetter) error) error {
-	return r.forEachKey(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink), func(key, value []byte) error {
-		d, err := r.decodeLetter(key, value)
+// lettersAfter returns at most limit dead letters of a sink behind an offset, in order of offsets.
+func (r deadLetterReader) lettersAfter(sink string, after uint64, limit int) (letters []event.DeadLetter, err error) {
+	it, err := r.newPrefixIter(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for it.SeekGE(codec.KeyDeadLetter(sink, after+1)); it.Valid() && len(letters) < limit; it.Next() {
+		value, err := it.ValueAndErr()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return each(d)
-	})
+		d, err := r.decodeLetter(it.Key(), value)
+		if err != nil {
+			return nil, err
+		}
+		letters = append(letters, d)
+	}
+	return letters, it.Error()
 }
 
 // newestLetters returns at most limit dead letters of a sink, that with the highest offset first.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/test/journaltest"
 )
@@ -315,4 +316,15 @@ func TestTheJournalBehavesAsItsModel(t *testing.T) {
 	if !trimmed {
 		t.Error("no run ever trimmed: the test has lost its reach")
 	}
+}
+
+// forEachLetter calls each for every dead letter of a sink, in order of offsets.
+func (r deadLetterReader) forEachLetter(sink string, each func(event.DeadLetter) error) error {
+	return r.forEachKey(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink), func(key, value []byte) error {
+		d, err := r.decodeLetter(key, value)
+		if err != nil {
+			return err
+		}
+		return each(d)
+	})
 }

@@ -111,29 +111,10 @@ func (o *Offline) ForEachChange(from, to uint64, each func(event.Record) error) 
 	return nil
 }
 
-// ForEachDeadLetter calls each for every dead letter of a sink, in order of offsets, until each returns an error, which it
-// returns. A sink that is not known has none.
-func (o *Offline) ForEachDeadLetter(sink string, each func(event.DeadLetter) error) error {
-	var stopped error
-	err := deadLetterReader{o.storeReader}.forEachLetter(sink, func(d event.DeadLetter) error {
-		stopped = each(d)
-		return stopped
-	})
-	if stopped != nil {
-		return stopped
-	}
-	return o.wrapReadError(fmt.Sprintf("dead letters of sink %q", sink), err)
-}
-
-// DeadLetter returns the dead letter of a sink at an offset; false when there is none.
-func (o *Offline) DeadLetter(sink string, offset uint64) (event.DeadLetter, bool, error) {
-	doing := fmt.Sprintf("dead letter %d of sink %q", offset, sink)
-	value, err := o.getValue(codec.KeyDeadLetter(sink, offset))
-	if err != nil || value == nil {
-		return event.DeadLetter{}, false, o.wrapReadError(doing, err)
-	}
-	d, err := codec.DecodeDeadLetter(o.decoder, offset, value)
-	return d, err == nil, o.wrapReadError(doing, err)
+// DeadLettersAfter returns at most limit dead letters of a sink behind an offset, as [DeadLetters.DeadLettersAfter].
+func (o *Offline) DeadLettersAfter(sink string, after uint64, limit int) ([]event.DeadLetter, error) {
+	letters, err := deadLetterReader{o.storeReader}.lettersAfter(sink, after, limit)
+	return letters, o.wrapReadError(fmt.Sprintf("dead letters of sink %q", sink), err)
 }
 
 // checkPresent refuses a directory that holds no journal, before anything could be made in it.

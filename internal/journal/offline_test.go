@@ -332,11 +332,11 @@ func TestDeadLettersAreDiscardedOneByOneOrAll(t *testing.T) {
 		t.Errorf("one: %d, %v", n, err)
 	}
 	o := openOffline(t, dir)
-	if _, ok, err := o.DeadLetter("bus", 9); ok || err != nil {
-		t.Errorf("the discarded one: %v %v", ok, err)
+	if d, err := o.DeadLettersAfter("bus", 5, 9); len(d) > 0 || err != nil {
+		t.Errorf("the discarded one: %v %v", d, err)
 	}
-	if d, ok, err := o.DeadLetter("bus", 5); !ok || err != nil || d.Reason != "too large" || !reflect.DeepEqual(d.Change, all[4]) {
-		t.Errorf("the other one: %+v %v %v", d, ok, err)
+	if d, err := o.DeadLettersAfter("bus", 4, 9); err != nil || len(d) != 1 || d[0].Reason != "too large" || !reflect.DeepEqual(d[0].Change, all[4]) {
+		t.Errorf("the other one: %+v %v", d, err)
 	}
 	if err := o.Close(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -59,7 +60,7 @@ func NewClient(dir string) (*Client, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
 	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
-	return &Client{address: socket, url: "http://exporter" + Path, http: &http.Client{Transport: transport}}, nil
+	return &Client{address: socket, url: "http://exporter", http: &http.Client{Transport: transport}}, nil
 }
 
 // NewServerClient returns a client of the exporter with its admin server at a URL, and the token in a file. It sends the
@@ -82,7 +83,7 @@ func NewServerClient(server, tokenFile string, cleartext bool) (*Client, error) 
 	}
 	noRedirects := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the token is for this server
 	return &Client{
-		address: server, url: strings.TrimSuffix(server, "/") + Path, tokenFile: tokenFile,
+		address: server, url: strings.TrimSuffix(server, "/"), tokenFile: tokenFile,
 		http: &http.Client{Transport: transport, Timeout: serverTimeout, CheckRedirect: noRedirects},
 	}, nil
 }
@@ -93,27 +94,35 @@ func (c *Client) Submit(ctx context.Context, r Request) (Signal, error) {
 	if err != nil {
 		return Signal{}, err
 	}
-	all, err := c.request(ctx, http.MethodPost, body)
-	if len(all) != 1 {
+	a, err := c.request(ctx, http.MethodPost, Path, body)
+	if len(a.Signals) != 1 {
 		return Signal{}, err
 	}
-	return all[0], err
+	return a.Signals[0], err
 }
 
 // List returns all signals that the exporter keeps, the oldest first.
 func (c *Client) List(ctx context.Context) ([]Signal, error) {
-	return c.request(ctx, http.MethodGet, nil)
+	a, err := c.request(ctx, http.MethodGet, Path, nil)
+	return a.Signals, err
 }
 
-func (c *Client) request(ctx context.Context, method string, body []byte) ([]Signal, error) {
-	r, err := http.NewRequestWithContext(ctx, method, c.url, bytes.NewReader(body))
+// Letters returns dead letters as [Handler] does. An exporter answers that at its socket alone.
+func (c *Client) Letters(ctx context.Context, sink string, offset, after uint64) ([]json.RawMessage, error) {
+	of := url.Values{"sink": {sink}, "offset": {strconv.FormatUint(offset, 10)}, "after": {strconv.FormatUint(after, 10)}}
+	a, err := c.request(ctx, http.MethodGet, lettersPath+"?"+of.Encode(), nil)
+	return a.Letters, err
+}
+
+func (c *Client) request(ctx context.Context, method, path string, body []byte) (a answer, err error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, err
+		return a, err
 	}
 	if c.tokenFile != "" {
 		token, err := ReadToken(c.tokenFile)
 		if err != nil {
-			return nil, err
+			return a, err
 		}
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -123,26 +132,25 @@ func (c *Client) request(ctx context.Context, method string, body []byte) ([]Sig
 		if errors.As(err, &failed) {
 			err = failed.Err
 		}
-		return nil, &UnansweredError{c.address, err}
+		return a, &UnansweredError{c.address, err}
 	}
 	defer response.Body.Close()
 	switch response.StatusCode {
 	case http.StatusUnauthorized:
-		return nil, &DeniedError{fmt.Sprintf("the exporter at %s does not accept the token in %s", c.address, c.tokenFile)}
+		return a, &DeniedError{fmt.Sprintf("the exporter at %s does not accept the token in %s", c.address, c.tokenFile)}
 	case http.StatusNotFound:
-		return nil, &DeniedError{fmt.Sprintf("the server at %s takes no signals: is it an exporter with admin.signals.tokenFile?", c.address)}
+		return a, &DeniedError{fmt.Sprintf("the server at %s takes no signals: is it an exporter with admin.signals.tokenFile?", c.address)}
 	}
-	var a answer
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswerBytes)).Decode(&a); err != nil {
-		return nil, &UnansweredError{c.address, fmt.Errorf("the answer %s is none of an exporter", response.Status)}
+		return a, &UnansweredError{c.address, fmt.Errorf("the answer %s is none of an exporter", response.Status)}
 	}
 	switch {
 	case response.StatusCode == http.StatusServiceUnavailable:
-		return nil, &NotActiveError{a.Error}
+		return a, &NotActiveError{a.Error}
 	case response.StatusCode == http.StatusBadRequest, response.StatusCode == http.StatusRequestEntityTooLarge:
-		return nil, &InvalidError{a.Error}
+		return a, &InvalidError{a.Error}
 	case a.Error != "":
-		return a.Signals, errors.New(a.Error)
+		return a, errors.New(a.Error)
 	}
-	return a.Signals, nil
+	return a, nil
 }

@@ -2,6 +2,7 @@ package signals
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +19,8 @@ type registryHandler struct {
 }
 
 func (h registryHandler) List() ([]Signal, error) { return h.Registry.List(), nil }
+
+func (h registryHandler) Letters(string, uint64, uint64) ([]json.RawMessage, error) { return nil, nil }
 
 func (h registryHandler) Submit(ctx context.Context, r Request) (Signal, error) {
 	return h.Execute(ctx, r, func(r Request) (Signal, error) {

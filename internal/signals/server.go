@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -21,6 +22,9 @@ type Handler interface {
 	Submit(ctx context.Context, r Request) (Signal, error)
 	// List returns all signals that are kept, the oldest first, or [NotActiveError].
 	List() ([]Signal, error)
+	// Letters returns dead letters of a sink in JSON: the one at an offset, with its change, or with 0 some of those behind
+	// another offset, without bodies; none at the end.
+	Letters(sink string, offset, after uint64) ([]json.RawMessage, error)
 }
 
 // NotActiveError is returned by a process that takes no signals now.
@@ -31,6 +35,8 @@ func (e *NotActiveError) Error() string { return e.Reason }
 const (
 	// Path is where signals are taken over HTTP.
 	Path = "/v1/signals"
+	// lettersPath is where dead letters are read, at the socket alone: they have the bodies of objects.
+	lettersPath = "/v1/deadletters"
 
 	maxBodyBytes   = 80 << 10 // the largest request has MaxEntries objects of maxObjectKey
 	maxRequests    = 16       // that are worked on at once
@@ -42,8 +48,9 @@ const (
 
 // answer is the answer to every request.
 type answer struct {
-	Signals []Signal `json:"signals"`
-	Error   string   `json:"error,omitempty"`
+	Signals []Signal          `json:"signals"`
+	Letters []json.RawMessage `json:"letters,omitempty"`
+	Error   string            `json:"error,omitempty"`
 
 	status int // in HTTP
 }
@@ -65,7 +72,10 @@ func answerOf(all []Signal, err error) answer {
 
 // NewHTTPHandler returns a handler of requests at [Path]: POST submits a signal, GET lists all. It works on so many at once
 // that their bodies and answers are bounded; the others wait, and cost no more than their connections.
-func NewHTTPHandler(h Handler) http.Handler {
+func NewHTTPHandler(h Handler) http.Handler { return newHandler(h, false) }
+
+// newHandler returns a handler, at which dead letters can be read, too.
+func newHandler(h Handler, withLetters bool) http.Handler {
 	slots := make(chan struct{}, maxRequests)
 	answering := func(respond func(w http.ResponseWriter, r *http.Request) answer) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +90,25 @@ func NewHTTPHandler(h Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, answering(func(http.ResponseWriter, *http.Request) answer { return answerOf(h.List()) }))
 	mux.HandleFunc("POST "+Path, answering(func(w http.ResponseWriter, r *http.Request) answer { return submit(h, w, r) }))
+	if withLetters {
+		mux.HandleFunc("GET "+lettersPath, answering(func(_ http.ResponseWriter, r *http.Request) answer { return readLetters(h, r) }))
+	}
 	return mux
+}
+
+// readLetters answers a request for dead letters.
+func readLetters(h Handler, r *http.Request) answer {
+	var of [2]uint64
+	for i, name := range []string{"offset", "after"} {
+		var err error
+		if of[i], err = strconv.ParseUint(r.FormValue(name), 10, 64); err != nil {
+			return answerOf(nil, &InvalidError{fmt.Sprintf("%s is no offset", name)})
+		}
+	}
+	letters, err := h.Letters(r.FormValue("sink"), of[0], of[1])
+	a := answerOf(nil, err)
+	a.Letters = letters
+	return a
 }
 
 // submit has a handler execute the request in a body. A body that is too large is refused by its length, if it has one.
@@ -118,7 +146,7 @@ func dropBody(w http.ResponseWriter) {
 // Serve answers requests on l until ctx ends, and closes l.
 func Serve(ctx context.Context, l net.Listener, h Handler, log *slog.Logger) error {
 	server := &http.Server{
-		Handler: NewHTTPHandler(h), ReadTimeout: readWithin, WriteTimeout: serverTimeout, IdleTimeout: readWithin, MaxHeaderBytes: 16 << 10,
+		Handler: newHandler(h, true), ReadTimeout: readWithin, WriteTimeout: serverTimeout, IdleTimeout: readWithin, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
@@ -143,5 +171,7 @@ func writeAnswer(w http.ResponseWriter, a answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(a.status)
-	_ = json.NewEncoder(w).Encode(a) // a client that has gone needs none
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // changes are passed as they are
+	_ = e.Encode(a)        // a client that has gone needs none
 }

@@ -2,6 +2,7 @@ package signals
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -468,6 +469,9 @@ type stubHandler struct {
 
 func (h stubHandler) Submit(context.Context, Request) (Signal, error) { return h.signal, h.err }
 func (h stubHandler) List() ([]Signal, error)                         { return []Signal{h.signal}, h.err }
+func (h stubHandler) Letters(sink string, offset, after uint64) ([]json.RawMessage, error) {
+	return []json.RawMessage{fmt.Appendf(nil, `{"of":"<%s>","offset":%d,"after":%d}`, sink, offset, after)}, h.err
+}
 
 func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
 	given := Request{Kind: Pause, Sink: "a", For: time.Minute}.New(noon)
@@ -490,6 +494,10 @@ func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkAnswer(t, client, h)
+			letters, err := client.Letters(t.Context(), "a&b", 7, 8)
+			if answered := err == nil && len(letters) == 1 && string(letters[0]) == `{"of":"<a&b>","offset":7,"after":8}`; answered != (h.err == nil) {
+				t.Errorf("dead letters: %s, %v", letters, err)
+			}
 			stop()
 			if err := <-done; err != nil {
 				t.Error(err)
@@ -506,6 +514,10 @@ func TestAnswersArriveAsTheyWereGiven(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkAnswer(t, client, h)
+			var denied *DeniedError
+			if letters, err := client.Letters(t.Context(), "a", 0, 0); !errors.As(err, &denied) {
+				t.Errorf("bodies of objects leave the machine: %s, %v", letters, err)
+			}
 		})
 	}
 }

@@ -256,7 +256,7 @@ func (e *examination) examineObject(at traceKey, r *record, stored sinks.StoredR
 	if !repeated {
 		t.seen[id] = content
 	}
-	if altered := repeated && first != content && e.parser.keyed && !r.truncated && r.ID != ""; altered || r.foreign {
+	if altered := repeated && first != content && e.parser.keyed && !r.truncated && r.ID != ""; altered || r.foreign || r.deformed {
 		wrong := e.newWrong(Malformed, r, stored)
 		t.last = &wrong
 	}

@@ -164,7 +164,7 @@ func (v *verification) foldObject(s *scope, r *record, stored sinks.StoredRecord
 		return
 	}
 	altered := existed && r.ResourceVersion == before.ResourceVersion && r.UID == before.UID && !bytes.Equal(r.After, before.Body)
-	if v.parser.keyed && altered {
+	if r.deformed || v.parser.keyed && altered {
 		s.suspect(key)
 	}
 	if r.row || r.isListed() {

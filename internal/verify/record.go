@@ -20,6 +20,7 @@ type record struct {
 	consumer.Record
 	row       bool // of a format of which readers use the last record of a key alone
 	foreign   bool // under the key of the object, and no record of it
+	deformed  bool // its value has another form than the format of the sink
 	truncated bool // members of the object were omitted
 	malformed bool // its members contradict each other; they are what it claims
 }
@@ -43,9 +44,17 @@ type facts struct {
 // parse returns a record; ok is false if it is not about the verified cluster, or is a dead letter.
 func (p *recordParser) parse(stored sinks.StoredRecord) (r record, ok bool) {
 	s, ours := format.ReadStored(stored.Value, stored.Header)
-	if of, found := p.foreignUnder(stored); p.keyed && found && !(ours && of.isNamedBy(s) && p.hasForm(s, stored.Value)) {
+	of, found := p.foreignUnder(stored)
+	if found = found && p.keyed; found && !(ours && of.isNamedBy(s)) {
 		return of, true
 	}
+	r, ok = p.parseContent(stored, s, ours)
+	r.deformed = found && !p.hasForm(s, stored.Value)
+	return r, ok
+}
+
+// parseContent returns a record with what it says of itself.
+func (p *recordParser) parseContent(stored sinks.StoredRecord, s format.Stored, ours bool) (r record, ok bool) {
 	if s.DeadLetter || s.Cluster == "" || p.cluster != "" && s.Cluster != p.cluster || s.Resource.Resource == "" {
 		return r, false
 	}

@@ -160,7 +160,7 @@ var (
 		"look at the disk, and at store.broken-… in the journal's directory; the next restart ends this")
 	DeadLettersFull = define("DeadLettersFull", NotReady, slog.LevelWarn, "journal accepts no more dead letters",
 		"journal accepts dead letters again", "a rejected change blocks its lane; other lanes continue",
-		"exporter signal deadletters retry or discard, or raise journal.maxDeadLetters")
+		"exporter deadletters retry or discard, or raise journal.maxDeadLetters")
 
 	SinkConnecting = define("SinkConnecting", NotReady, slog.LevelDebug, "the destination has not been reached yet",
 		sinkDelivers, noneLate, "wait for the first answer")
@@ -181,7 +181,7 @@ var (
 	SinkMisconfigured = define("SinkMisconfigured", NotReady, slog.LevelWarn, "the destination does not fit the sink's configuration",
 		sinkDelivers, noneLate, "correct the setting that the cause names, here or at the destination")
 	SinkRejectsAll = define("SinkRejectsAll", NotReady, slog.LevelWarn, "the destination rejects every change",
-		sinkDelivers, noneLate, "check that this is the right destination, then exporter deadletter retry; if it means it: delivery.rejections.suspect: 0s")
+		sinkDelivers, noneLate, "check that this is the right destination, then exporter deadletters retry; if it means it: delivery.rejections.suspect: 0s")
 	SinkFailing = define("SinkFailing", NotReady, slog.LevelWarn, "the destination fails",
 		sinkDelivers, noneLate, "if the cause names a setting, a limit or a right, correct that; anything else is tried again with back-off")
 	SinkDefect = define("SinkDefect", NotReady, slog.LevelError, "the sink violates its contract",
@@ -207,7 +207,7 @@ var (
 	ProgressUnstored = define("ProgressUnstored", NotReady, slog.LevelError, "progress cannot be stored",
 		sinkDelivers, "delivery continues and is repeated from the stored position after a restart", "look at the disk of the journal")
 	DeadLettersKept = define("DeadLettersKept", Degraded, slog.LevelWarn, "changes were permanently rejected and are kept as dead letters",
-		"", "they are missing at the destination", "exporter deadletter list has the reasons; then retry or discard")
+		"", "they are missing at the destination", "exporter deadletters list has the reasons; then retry or discard")
 	DeadLettersHeld = define("DeadLettersHeld", Degraded, slog.LevelWarn, "a dead letter cannot be published; its lane waits until it is",
 		"dead letters are published again", "a rejected change blocks its lane; other lanes continue",
 		"bring the sink of the dead letters back, or remove deadLetters from the configuration")

@@ -252,11 +252,11 @@ func (a *audited) verifyCommandsShowNone(p *plants) {
 		a.t.Error("the journal holds no authors")
 	}
 	shown := 0
-	for line := range strings.Lines(ask("deadletter", "list", "--sink", "refuses", "-o", "json")) {
+	for line := range strings.Lines(ask("deadletters", "list", "--sink", "refuses", "-o", "json")) {
 		var letter struct{ Offset uint64 }
 		if json.Unmarshal([]byte(line), &letter) == nil && letter.Offset > 0 && shown < 20 && strings.Contains(line, "secrets") {
 			shown++
-			ask("deadletter", "show", fmt.Sprint(letter.Offset), "--sink", "refuses")
+			ask("deadletters", "show", fmt.Sprint(letter.Offset), "--sink", "refuses")
 		}
 	}
 	if shown == 0 {

@@ -49,10 +49,10 @@ func TestDeadLetterIsShippedListedRetriedAndDiscarded(t *testing.T) {
 	s.acceptEverything()
 	letters := s.letters(at)
 	first := letters["settled added"]
-	if shown := s.ask(append([]string{"deadletter", "show", first}, at...)...); !strings.Contains(shown, `"step":"0"`) || !strings.Contains(shown, "max_msg_size") {
+	if shown := s.ask(append([]string{"deadletters", "show", first}, at...)...); !strings.Contains(shown, `"step":"0"`) || !strings.Contains(shown, "max_msg_size") {
 		t.Errorf("shown is %s", shown)
 	}
-	out := s.ask(append([]string{"deadletter", "retry", letters["changed added"], first, letters["changed updated"]}, at...)...)
+	out := s.ask(append([]string{"deadletters", "retry", letters["changed added"], first, letters["changed updated"]}, at...)...)
 	if !strings.Contains(out, "done: 2 are delivered in their turn; 1 stay: a newer change") {
 		t.Errorf("with the newer two of three to be sent:\n%s", out)
 	}
@@ -73,7 +73,7 @@ func TestDeadLetterIsShippedListedRetriedAndDiscarded(t *testing.T) {
 	if left := s.letters(at); left["changed added"] == "" || left["settled added"] != "" || left["changed updated"] != "" {
 		t.Errorf("left are %v", left)
 	}
-	s.ask(append([]string{"deadletter", "discard", "--all"}, at...)...)
+	s.ask(append([]string{"deadletters", "discard", "--all"}, at...)...)
 	if left := s.letters(at); len(left) != 0 {
 		t.Errorf("after all are discarded there are %v", left)
 	}
@@ -83,7 +83,7 @@ func TestDeadLetterIsShippedListedRetriedAndDiscarded(t *testing.T) {
 func (s *fixture) letters(at []string) map[string]string {
 	s.t.Helper()
 	found := map[string]string{}
-	for line := range strings.Lines(s.ask(append([]string{"deadletter", "list", "-o", "json"}, at...)...)) {
+	for line := range strings.Lines(s.ask(append([]string{"deadletters", "list", "-o", "json"}, at...)...)) {
 		var letter struct {
 			Offset     uint64
 			Name, Type string

@@ -295,5 +295,5 @@ func TestStricterRedactionByReloadLeavesNoPlaintext(t *testing.T) {
 		s.nothingOf(&p, "kafka", string(r.Payload))
 	}
 	s.nothingInFiles(&p, settings.JournalDir())
-	s.nothingOf(&p, "deadletter list", s.ask("deadletter", "list", "--sink", "nats", "--config", s.exporter.Config(), "-o", "json"))
+	s.nothingOf(&p, "deadletters list", s.ask("deadletters", "list", "--sink", "nats", "--config", s.exporter.Config(), "-o", "json"))
 }

@@ -338,8 +338,8 @@ func (s *fixture) lookThrough(p *plants, dir string) {
 	config := filepath.Join(dir, "config.yaml")
 	s.nothingOf(p, "journal dump", s.ask("journal", "dump", "--config", config))
 	s.nothingOf(p, "journal stat", s.ask("journal", "stat", "--config", config))
-	letters := s.ask("deadletter", "list", "--sink", "nats", "--config", config, "-o", "json")
-	s.nothingOf(p, "deadletter list", letters)
+	letters := s.ask("deadletters", "list", "--sink", "nats", "--config", config, "-o", "json")
+	s.nothingOf(p, "deadletters list", letters)
 	shown := 0
 	for line := range strings.Lines(letters) {
 		var letter struct{ Offset uint64 }
@@ -347,7 +347,7 @@ func (s *fixture) lookThrough(p *plants, dir string) {
 			continue
 		}
 		shown++
-		s.nothingOf(p, "deadletter show", s.ask("deadletter", "show", fmt.Sprint(letter.Offset), "--sink", "nats", "--config", config))
+		s.nothingOf(p, "deadletters show", s.ask("deadletters", "show", fmt.Sprint(letter.Offset), "--sink", "nats", "--config", config))
 	}
 	if shown == 0 {
 		s.t.Errorf("there is no dead letter of a Secret:\n%.2000s", letters)
@@ -430,7 +430,7 @@ func TestChangedRedactionLeavesNoPlaintext(t *testing.T) {
 	}
 	s.nothingInFiles(&p, settings.JournalDir())
 	s.nothingOf(&p, "journal dump", s.ask("journal", "dump", "--config", config))
-	s.nothingOf(&p, "deadletter list", s.ask("deadletter", "list", "--sink", "nats", "--config", config, "-o", "json"))
+	s.nothingOf(&p, "deadletters list", s.ask("deadletters", "list", "--sink", "nats", "--config", config, "-o", "json"))
 }
 
 // plainSecrets is how many Secrets are journaled in plain.

@@ -282,15 +282,15 @@ func TestDeadLettersAreRetriedAndDiscardedWhileTheExporterRuns(t *testing.T) {
 	s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "changed", 1))
 	s.awaitMetric(`kubecdc_sink_dead_letters_kept{sink="nats"}`, "5")
 	at := []string{"--sink", "nats", "--config", s.exporter.Config()}
-	if code, out := s.command(append([]string{"signal", "deadletters", "retry", "1000000"}, at...)...); code != 2 || !strings.Contains(out, "no dead letter at offset 1000000") {
+	if code, out := s.command(append([]string{"deadletters", "retry", "1000000"}, at...)...); code != 2 || !strings.Contains(out, "no dead letter at offset 1000000") {
 		t.Errorf("an offset without a dead letter: %d, %s", code, out)
 	}
 	// While the cause lasts they become dead letters again, once.
-	s.ask(append([]string{"signal", "deadletters", "retry", "--all"}, at...)...)
+	s.ask(append([]string{"deadletters", "retry", "--all"}, at...)...)
 	s.awaitMetric(`kubecdc_sink_dead_letters_total{sink="nats"}`, "9")
 	s.awaitMetric(`kubecdc_sink_dead_letters_kept{sink="nats"}`, "5")
 	s.acceptEverything()
-	out := s.ask(append([]string{"signal", "deadletters", "retry", "--all"}, at...)...)
+	out := s.ask(append([]string{"deadletters", "retry", "--all"}, at...)...)
 	if !strings.Contains(out, "done: 4 are delivered in their turn; 1 stay: a newer change") {
 		t.Errorf("retry answers %s", out)
 	}
@@ -304,10 +304,10 @@ func TestDeadLettersAreRetriedAndDiscardedWhileTheExporterRuns(t *testing.T) {
 		}
 		return ""
 	})
-	if out := s.ask(append([]string{"signal", "deadletters", "discard", "--all"}, at...)...); !strings.Contains(out, "done: 1 discarded") {
+	if out := s.ask(append([]string{"deadletters", "discard", "--all"}, at...)...); !strings.Contains(out, "done: 1 discarded") {
 		t.Errorf("discard answers %s", out)
 	}
-	if out := s.ask(append([]string{"signal", "deadletters", "discard", "--all"}, at...)...); !strings.Contains(out, "nothing: the sink has no dead letters") {
+	if out := s.ask(append([]string{"deadletters", "discard", "--all"}, at...)...); !strings.Contains(out, "nothing: the sink has no dead letters") {
 		t.Errorf("discard answers %s", out)
 	}
 	s.awaitMetric(`kubecdc_sink_dead_letters_kept{sink="nats"}`, "0")

@@ -237,7 +237,7 @@ func (r *refusers) reading(from bus.Reader) func() []bus.Record {
 // letters returns the dead letters of a sink: object and type. The exporter is stopped.
 func (r *refusers) letters(sink string) map[string]bool {
 	r.t.Helper()
-	code, out := r.command("deadletter", "list", "--sink", sink, "-o", "json", "--config", r.exporter.Config())
+	code, out := r.command("deadletters", "list", "--sink", sink, "-o", "json", "--config", r.exporter.Config())
 	if code != 0 {
 		r.t.Fatalf("deadletter list: exit %d\n%s", code, out)
 	}

@@ -12,7 +12,7 @@ import (
 func TestDeadLettersAreListedWithTheirReason(t *testing.T) {
 	dir := t.TempDir()
 	writeJournal(t, dir)
-	stdout, stderr := read(t, dir, "deadletter", "list", "--sink", "bus", "--dir", dir)
+	stdout, stderr := read(t, dir, "deadletters", "list", "--sink", "bus", "--dir", dir)
 	want := `OFFSET  TIME                  TYPE     RESOURCE          OBJECT      REASON
 2       2026-01-02T04:00:00Z  updated  pods              shop/web-2  message of 2 MB is larger than max_payload
 3       2026-01-02T04:00:01Z  updated  deployments.apps  shop/web-3  refused: "no"
@@ -20,7 +20,7 @@ func TestDeadLettersAreListedWithTheirReason(t *testing.T) {
 	if stdout != want || stderr != "" {
 		t.Errorf("got\n%s\nwant\n%s\nstderr %q", stdout, want, stderr)
 	}
-	stdout, _ = read(t, dir, "deadletter", "list", "--sink", "bus", "--dir", dir, "-o", "json")
+	stdout, _ = read(t, dir, "deadletters", "list", "--sink", "bus", "--dir", dir, "-o", "json")
 	want = `{"offset":2,"time":"2026-01-02T04:00:00Z","reason":"message of 2 MB is larger than max_payload","id":"prod/u2/102/updated","type":"updated","resource":"pods","namespace":"shop","name":"web-2"}
 {"offset":3,"time":"2026-01-02T04:00:01Z","reason":"refused:\n\"no\"","id":"prod/u3/103/updated","type":"updated","resource":"deployments.apps","namespace":"shop","name":"web-3"}
 `
@@ -32,7 +32,7 @@ func TestDeadLettersAreListedWithTheirReason(t *testing.T) {
 func TestADeadLetterIsShownWithItsWholeChange(t *testing.T) {
 	dir := t.TempDir()
 	writeJournal(t, dir)
-	stdout, _ := read(t, dir, "deadletter", "show", "3", "--sink", "bus", "--dir", dir)
+	stdout, _ := read(t, dir, "deadletters", "show", "3", "--sink", "bus", "--dir", dir)
 	var got struct {
 		Offset uint64
 		Time   string
@@ -59,11 +59,11 @@ func TestDiscardedDeadLettersAreGoneAndNothingElseIs(t *testing.T) {
 		{"--all", "deadletters.discard of sink bus: done: 1 discarded\n", ""},
 		{"--all", "deadletters.discard of sink bus: nothing: the sink has no dead letters\n", ""},
 	} {
-		code, stdout, stderr := try(t, "deadletter", "discard", step.discard, "--sink", "bus", "--dir", dir)
+		code, stdout, stderr := try(t, "deadletters", "discard", step.discard, "--sink", "bus", "--dir", dir)
 		if code != exit.OK || stdout != step.says {
 			t.Fatalf("%+v: exit %d, stdout %q, stderr %q", step, code, stdout, stderr)
 		}
-		list, _ := read(t, dir, "deadletter", "list", "--sink", "bus", "--dir", dir, "-o", "json")
+		list, _ := read(t, dir, "deadletters", "list", "--sink", "bus", "--dir", dir, "-o", "json")
 		var left []string
 		for line := range strings.Lines(list) {
 			var d struct{ Name string }

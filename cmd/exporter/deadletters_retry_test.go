@@ -50,11 +50,11 @@ func TestADeadLetterIsRetriedUnlessANewerChangeHasFollowed(t *testing.T) {
 	observe(t, dir, newer, event.Known{Key: "shop/web-3", UID: newer.UID, ResourceVersion: newer.ResourceVersion})
 	config := retryConfig(t, dir)
 
-	code, stdout, stderr := try(t, "deadletter", "retry", "--all", "--sink", "bus", "--config", config)
+	code, stdout, stderr := try(t, "deadletters", "retry", "--all", "--sink", "bus", "--config", config)
 	if want := "deadletters.retry of sink bus: done: 1 are delivered in their turn; 1 stay: a newer change"; code != exit.OK || !strings.HasPrefix(stdout, want) {
 		t.Fatalf("exit %d, %q, %q", code, stdout, stderr)
 	}
-	if list, _ := read(t, dir, "deadletter", "list", "--sink", "bus", "--dir", dir, "-o", "json"); strings.Count(list, "\n") != 1 || !strings.Contains(list, `"offset":3`) {
+	if list, _ := read(t, dir, "deadletters", "list", "--sink", "bus", "--dir", dir, "-o", "json"); strings.Count(list, "\n") != 1 || !strings.Contains(list, `"offset":3`) {
 		t.Errorf("left are\n%s", list)
 	}
 	dump, _ := read(t, dir, "journal", "dump", "--dir", dir)
@@ -63,7 +63,7 @@ func TestADeadLetterIsRetriedUnlessANewerChangeHasFollowed(t *testing.T) {
 		t.Errorf("the last change is %s", last)
 	}
 	for arg, refusal := range map[string]string{"--sink=bus": "no dead letter at offset 2", "--sink=other": `no sink "other" is configured; there are: bus`} {
-		code, _, stderr = try(t, "deadletter", "retry", "2", arg, "--config", config)
+		code, _, stderr = try(t, "deadletters", "retry", "2", arg, "--config", config)
 		if code != exit.Usage || !strings.Contains(stderr, refusal) {
 			t.Errorf("%s: exit %d, %q", arg, code, stderr)
 		}
