@@ -249,6 +249,7 @@ func verifyCluster(
 			return !slices.ContainsFunc(repaired, func(d verify.Differing) bool { return d.Scope.ID == t.Scope.ID })
 		})
 	}
+	v.AnyAge = repaired == nil
 	switch reason := askWatermarks(ctx, cfg, &v); {
 	case reason != "" && repaired != nil:
 		return nil, errors.New("no watermark can be asked for behind the repair: " + reason)

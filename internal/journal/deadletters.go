@@ -38,8 +38,8 @@ func (d *DeadLetters) NewestDeadLetters(sink string, limit int) ([]event.DeadLet
 	return newest, d.store.checkCorruption(fmt.Sprintf("dead letters of sink %q", sink), err)
 }
 
-// DeadLettersAfter returns at most limit dead letters of a sink behind an offset, in order of offsets. It reads the disk. A sink
-// that is not known has none.
+// DeadLettersAfter returns at most limit dead letters of a sink behind an offset, in order of offsets. It reads the disk. A
+// sink that is not known has none.
 func (d *DeadLetters) DeadLettersAfter(sink string, after uint64, limit int) ([]event.DeadLetter, error) {
 	release, err := d.store.acquire()
 	if err != nil {

@@ -16,6 +16,9 @@ func (v *verification) finishScope(s *scope) {
 	r := s.result
 	b := s.barrier
 	r.Watermark = &WatermarkResult{Position: b.position, Epoch: b.Epoch, Sequence: b.Sequence, At: b.time, Age: max(0, time.Since(b.time)).Round(100 * time.Millisecond).String()}
+	if after := v.After[v.tail.target]; v.AnyAge && len(after) > 0 && b.at < after[0] && r.Note == "" {
+		r.Note = "no watermark came that was asked for: what was written behind this one is not seen"
+	}
 	if s.listedAt == "" && b.Algorithm == event.DigestAlgorithm {
 		count, digest := digestOf(s.listed)
 		r.WatermarkDiffers = count != b.Count || digest != b.Digest

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source/involved"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
@@ -215,7 +216,8 @@ func (v *verification) reduceBody(r *record) []byte {
 	case r.truncated:
 		return truncatedBody
 	}
-	return []byte(hashBody(withoutInvolved(event.Resource{Group: r.Group, Resource: r.Resource}, r.After)))
+	of := event.Resource{Group: r.Group, Resource: r.Resource}
+	return []byte(diff.Hash(withoutInvolved(of, r.After), pathAPIVersion[1:]))
 }
 
 // withoutInvolved returns the contents of an object in the stream without what an Event has of another one.

@@ -9,6 +9,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
+	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
@@ -17,6 +18,7 @@ const (
 	// maxExactTries is how many watermarks are tried before the newest state is listed instead.
 	maxExactTries = 3
 	tailPoll      = 500 * time.Millisecond
+	awaitAsked    = 10 * time.Second // for a watermark that was asked for, before an older one counts
 )
 
 // preparation finds a watermark for each scope and lists the cluster at its position.
@@ -27,13 +29,21 @@ func (v *preparation) prepareScopes(ctx context.Context) error {
 	if err := v.searchBack(ctx); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(v.Wait)
+	began := time.Now()
+	deadline, asked := began.Add(v.Wait), began.Add(min(v.Wait, awaitAsked))
 	for {
 		waiting, err := v.prepareOnce(ctx)
 		if err != nil || waiting == nil {
 			return err
 		}
 		v.report("waiting for a watermark of %s", waiting.result.Resource)
+		if v.AnyAge && v.tail.after != nil && time.Now().After(asked) { // a rule is paused, perhaps
+			v.tail.after = nil
+			if err := v.searchBack(ctx); err != nil {
+				return err
+			}
+			continue
+		}
 		if time.Now().After(deadline) {
 			v.refuseWaiting()
 			return nil
@@ -192,7 +202,7 @@ func (v *preparation) readScope(ctx context.Context, s *scope, at string) (posit
 				if err != nil {
 					return err
 				}
-				listed.body = hashBody(body)
+				listed.body = diff.Hash(body, pathAPIVersion[1:])
 			}
 			s.listed[consumer.Key{Namespace: o.Namespace, Name: o.Name}] = listed
 			v.report("listed %d objects of %s", len(s.listed), s.result.Resource)

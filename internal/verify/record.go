@@ -2,7 +2,6 @@ package verify
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
-	"github.com/kubecdc/kubecdc/pkg/rawjson"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -85,31 +83,22 @@ func (p *recordParser) parseContent(stored sinks.StoredRecord, s format.Stored, 
 // foreignUnder returns what a record is that stands under the key of an object of the cluster, and is none of it: without a
 // value a delete. found is false if the key is of no object.
 func (p *recordParser) foreignUnder(stored sinks.StoredRecord) (r record, found bool) {
-	names := strings.Split(stored.Key, "/")
-	if len(names) != keyNames || names[keyNames-1] == "" || names[0] == "" || p.cluster != "" && names[0] != p.cluster {
+	cluster, of, namespace, name := format.ParseKey(stored.Key)
+	if name == "" || p.cluster != "" && cluster != p.cluster {
 		return r, false
 	}
 	r.foreign, r.row = len(stored.Value) > 0, true
-	r.Type, r.Coalesced, r.Cluster, r.Resource, r.Namespace, r.Name = string(event.Updated), true, names[0], names[2], names[3], names[4]
-	if r.Group = names[1]; r.Group == "core" {
-		r.Group = ""
-	}
-	if !r.foreign {
+	r.Coalesced, r.Cluster, r.Group, r.Resource, r.Namespace, r.Name = true, cluster, of.Group, of.Resource, namespace, name
+	if r.Type = string(event.Updated); !r.foreign {
 		r.Type = string(event.Deleted)
 	}
 	return r, true
 }
 
-// keyNames is how many names the key of an object has: cluster, group, resource, namespace and its own.
-const keyNames = 5
-
 // isNamedBy reports whether a stored record is about the object.
 func (r *record) isNamedBy(s format.Stored) bool {
-	key := r.Name
-	if r.Namespace != "" {
-		key = r.Namespace + "/" + key
-	}
-	return s.Key == key && s.Cluster == r.Cluster && s.Resource.Group == r.Group && s.Resource.Resource == r.Resource
+	of := event.Resource{Group: r.Group, Resource: r.Resource}
+	return s.Key == strings.TrimPrefix(r.Namespace+"/"+r.Name, "/") && s.Cluster == r.Cluster && s.Resource == of
 }
 
 // hasForm reports whether a value is what readers of the sink's format expect.
@@ -188,7 +177,7 @@ func (p *recordParser) share(text string) string {
 	return text
 }
 
-// toApply returns the record for a table. One of the same ID as before takes the place of that where it is the last of its key.
+// toApply returns the record for a table: the last row of a key takes the place of those before, also of the same ID.
 func (r *record) toApply(stored sinks.StoredRecord) consumer.Record {
 	of := r.Record
 	if r.row {
@@ -212,25 +201,6 @@ func (r *record) readVersion() string {
 		return r.ListVersion
 	}
 	return r.ResourceVersion
-}
-
-// hashBody returns the hash of a body; 16 bytes are enough to tell two bodies apart. The version in which the resource is
-// served does not count.
-func hashBody(body []byte) string {
-	h := sha256.New()
-	for m := rawjson.EnterObject(body, rawjson.SkipSpace(body, 0)); m.Next(); {
-		from := m.I
-		if m.I = rawjson.SkipValue(body, from, 1); m.I < 0 {
-			break
-		}
-		if string(m.Key) == pathAPIVersion[1:] {
-			h.Write(body[:from])
-			body = body[m.I:]
-			break
-		}
-	}
-	h.Write(body)
-	return string(h.Sum(nil)[:16])
 }
 
 // mark is one copy of a watermark in a lane.

@@ -38,6 +38,8 @@ type Options struct {
 	Shape func(scope selection.Scope, o *deltas.Object) ([]byte, error)
 	// After has where the lanes of topics ended, see [Ends]: only watermarks behind that count.
 	After map[string][]int64
+	// AnyAge lets older ones count, with a note, if none comes.
+	AnyAge bool
 	// Wait bounds the wait for a watermark.
 	Wait time.Duration
 	// Progress gets a line now and then. It is called concurrently.

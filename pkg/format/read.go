@@ -115,17 +115,27 @@ func (f *recordFacts) storedRecord() Stored {
 	return Stored{EmittedRecord: f.emittedRecord(), Cluster: f.cluster, DeadLetter: f.deadLetter}
 }
 
+// ParseKey returns what the key of an object says, see [event.Change.Key]; the resource is empty if it is none. Control records
+// of a whole resource have no name.
+func ParseKey(key string) (cluster string, of event.Resource, namespace, name string) {
+	parts := strings.Split(key, "/")
+	if len(parts) != 5 {
+		return "", of, "", ""
+	}
+	if of = (event.Resource{Group: parts[1], Resource: parts[2]}); of.Group == "core" {
+		of.Group = ""
+	}
+	return parts[0], of, parts[3], parts[4]
+}
+
 // readHeaders identifies a record by its headers if the value is a row or absent. The ID contains the version.
 func readHeaders(id string, header func(name string) string) (f recordFacts, ours bool) {
-	key := strings.Split(header(HeaderKey), "/")
-	if len(key) != 5 || key[0] != header(HeaderCluster) {
+	cluster, of, namespace, name := ParseKey(header(HeaderKey))
+	if of.Resource == "" || cluster != header(HeaderCluster) {
 		return f, false
 	}
 	f = recordFacts{
-		id: id, kind: header(HeaderType), cluster: key[0], group: key[1], resource: key[2], namespace: key[3], name: key[4],
-	}
-	if f.group == "core" {
-		f.group = ""
+		id: id, kind: header(HeaderType), cluster: cluster, group: of.Group, resource: of.Resource, namespace: namespace, name: name,
 	}
 	if rest, found := strings.CutPrefix(id, f.cluster+"/"); found && !event.Type(f.kind).IsControl() {
 		f.uid, rest, _ = strings.Cut(rest, "/")

@@ -31,8 +31,8 @@ func isPlainByte(b byte) bool {
 	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '-'
 }
 
-// objectKey returns the key of the object that a template gives this subject, as [event.Change.Key]; the subject itself if the
-// template does not tell objects apart, or gives no such subject.
+// objectKey returns the key of the object that a template gives this subject, as [event.Change.Key]; the subject itself if
+// the template does not tell objects apart, or gives no such subject.
 func objectKey(template, subject string) string {
 	parts, tokens := strings.Split(template, "."), strings.Split(subject, ".")
 	if len(parts) != len(tokens) {
