@@ -1,11 +1,9 @@
 package app
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -113,48 +111,10 @@ func ReadDeadLetters(j letterReader, sink string, offset, after uint64) (all []j
 		err = &signals.InvalidError{Reason: fmt.Sprintf("sink %q has no dead letter at offset %d", sink, offset)}
 	}
 	for _, d := range found {
-		var text bytes.Buffer
-		e := json.NewEncoder(&text)
-		e.SetEscapeHTML(false)
-		if offset > 0 {
-			line := letterHead{d.Offset, d.Time.UTC(), d.Reason}
-			err = errors.Join(err, e.Encode(line))
-			text.Truncate(text.Len() - len("}\n"))
-			text.WriteString(`,"change":`) // which encoding/json would rewrite
-			text.Write(append(format.AppendJSON(nil, d.Change), '}'))
-		} else {
-			err = errors.Join(err, e.Encode(newDeadLetterLine(d)))
-		}
-		all = append(all, bytes.TrimSpace(text.Bytes()))
+		all = append(all, format.AppendDeadLetter(nil, d, offset > 0))
 	}
 	if err != nil {
 		return nil, err
 	}
 	return all, nil
-}
-
-// letterHead is what a dead letter is beside its change.
-type letterHead struct {
-	Offset uint64    `json:"offset"`
-	Time   time.Time `json:"time"`
-	Reason string    `json:"reason"`
-}
-
-// DeadLetterLine is one dead letter without its bodies.
-type DeadLetterLine struct {
-	letterHead
-
-	ID        string `json:"id"`
-	Type      string `json:"type"`
-	Resource  string `json:"resource"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name,omitempty"`
-}
-
-func newDeadLetterLine(d event.DeadLetter) DeadLetterLine {
-	c := d.Change
-	return DeadLetterLine{
-		letterHead: letterHead{d.Offset, d.Time.UTC(), d.Reason}, ID: c.ID(), Type: string(c.Type), Resource: c.Resource.String(),
-		Namespace: c.Namespace, Name: c.Name,
-	}
 }

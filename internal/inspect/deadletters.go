@@ -40,7 +40,11 @@ func (l DeadLetters) List(ctx context.Context, asJSON bool, out io.Writer) error
 				return errors.Join(err, t.Flush())
 			}
 			for _, line := range lines {
-				var d app.DeadLetterLine
+				var d struct {
+					Offset                                  uint64
+					Time                                    time.Time
+					Reason, Type, Resource, Namespace, Name string
+				}
 				if err := json.Unmarshal(line, &d); err != nil {
 					return err
 				}

@@ -289,3 +289,19 @@ func appendEscaped(b []byte, s string) []byte {
 	}
 	return append(b, q...)
 }
+
+// AppendDeadLetter appends a dead letter of a journal: with its change, or without bodies.
+func AppendDeadLetter(b []byte, d event.DeadLetter, whole bool) []byte {
+	c := d.Change
+	b = strconv.AppendUint(append(b, `{"offset":`...), d.Offset, 10)
+	b = appendMember(b, `,"time":`, d.Time.UTC().Format(time.RFC3339Nano))
+	b = appendMember(b, `,"reason":`, d.Reason)
+	if whole {
+		return append(AppendJSON(append(b, `,"change":`...), c), '}')
+	}
+	b = appendMember(b, `,"id":`, c.ID())
+	b = appendMember(b, `,"type":`, string(c.Type))
+	b = appendMember(b, `,"resource":`, c.Resource.String())
+	b = appendOptional(b, `,"namespace":`, c.Namespace)
+	return append(appendOptional(b, `,"name":`, c.Name), '}')
+}
