@@ -118,7 +118,10 @@ func (c *Client) Problem(err error) condition.Problem {
 	case code == http.StatusBadRequest && strings.Contains(err.Error(), "HTTP request to an HTTPS server"):
 		p = peer(false).Problem(tls.RecordHeaderError{Msg: "it answers 400"})
 	case code == http.StatusTooManyRequests && Classify(err) != Starting, code == http.StatusServiceUnavailable && !isServiceAway(status):
-		return condition.Problem{Code: condition.APIServerBusy, Cause: fmt.Sprintf("the API server answers %d: %s", code, Reason(err))}
+		return condition.Problem{
+			Code: condition.APIServerBusy, Cause: fmt.Sprintf("the API server answers %d: %s", code, Reason(err)),
+			Remedy: "look at the load of the API server at " + host + ", and at the priority and fairness of this account's requests (flow schemas)",
+		}
 	case code == http.StatusServiceUnavailable, !IsUnanswered(err):
 		return p
 	case code != 0:
@@ -144,7 +147,7 @@ func peer(secure bool) condition.Peer {
 // isServiceAway reports whether the API server answers that the server of an APIService is away: it has no load itself.
 func isServiceAway(answer apierrors.APIStatus) bool {
 	status := answer.Status()
-	away := strings.Contains(status.Message, "error trying to reach service")
+	away := strings.Contains(status.Message, "error trying to reach service") || strings.HasPrefix(status.Message, "service unavailable")
 	if status.Details != nil {
 		for _, cause := range status.Details.Causes {
 			away = away || strings.TrimSpace(cause.Message) == "service unavailable"

@@ -19,7 +19,7 @@ var knownTexts = []*regexp.Regexp{
 	regexp.MustCompile(`^The provided continue parameter is too old`),
 	regexp.MustCompile(`^The resourceVersion for the provided (watch|list) is too old`),
 	regexp.MustCompile(`^(the server could not find the requested resource|Unauthorized|Forbidden|Internal Server Error|not found|` +
-		`page not found|service unavailable|apiserver not ready|unable to decode an event from the watch stream|` +
+		`page not found|service unavailable|error trying to reach service|Client sent an HTTP request to an HTTPS server|apiserver not ready|unable to decode an event from the watch stream|` +
 		`context (deadline exceeded|canceled)|the server is currently unable to handle the request)`),
 	regexp.MustCompile(`^[a-z0-9.-]+( "[a-zA-Z0-9.:-]*")? is forbidden: User "[a-zA-Z0-9.:@_/-]*" cannot [a-z]+ resource "[a-z0-9./-]*"` +
 		`( in API group "[a-z0-9.-]*")?( at the cluster scope| in the namespace "[a-z0-9-]*")?`),

@@ -50,7 +50,7 @@ var faults = []fault{
 	{"the API server is away from the start", (*fixture).apiNeverThere, "APIServerUnreachable", "[-]discovery", "look at the API server", one("APIServerUnreachable")},
 	{"the API server hangs", (*fixture).apiHangs, "APIServerUnreachable", "[-]resource/configmaps", "look at the API server at https://", one("APIServerUnreachable")},
 	{"the token is refused", (*fixture).tokenRefused, "CredentialsRefused", "[-]discovery", "Unauthorized", one("APIServerUnreachable")},
-	{"one type cannot be read", (*fixture).typeSick, "APIServerUnreachable", "[-]resource/secrets", "status 503", one("ResourceNotWatched secrets")},
+	{"one type cannot be read", (*fixture).typeSick, "APIServerBusy", "[-]resource/secrets", "status 503", one("ResourceNotWatched secrets")},
 	{"the right to read one type is removed", (*fixture).typeForbidden, "ResourceForbidden", "[!]resource/secrets", "forbidden", one("ResourceForbidden secrets")},
 	{"a type is not served", (*fixture).typeNotServed, "ResourceNotServed", "[!]resource/gadgets.example.com", "the API server does not serve this", one("ResourceNotServed gadgets.example.com")},
 	{"a namespace does not exist", (*fixture).namespaceMissing, "NamespaceMissing", "[!]namespace/", "does not exist", one("NamespaceMissing")},
