@@ -3,6 +3,9 @@ package attribution
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/attribution/audit"
@@ -101,3 +104,266 @@ func (a *Attributor) selectRequests(
 	}
 	return requests, evidence, nil
 }
+
+const (
+	maxLagSources  = 256 // API servers and logs; each connection counts as an API server
+	lagDeliveries  = 16  // newest deliveries of a source that its lag is measured over
+	clockOffsets   = 8   // newest comparisons of the clocks
+	lagRepeatShare = 2   // a lag is expected again for this many times its length
+)
+
+// sourceLag measures how late audit events arrive: from the end of a request until its event is here. A claim that waits
+// for contradicting ones has to wait for longer than that. The clock of an API server may differ from ours, so it is
+// compared where a request certainly made a change that we observed. Until then the clocks count as equal, which makes the
+// lag too long if the API server's clock is behind; if it is ahead, requests count as too late anyway.
+type sourceLag struct {
+	bySource  recentMap[*originLag]
+	startedAt time.Time // events that waited for the start of this process are late since then only
+	remember  time.Duration
+	arrivals  int // since the start
+}
+
+// originLag is the lag of one source.
+type originLag struct {
+	deliveries []delivery    // at most lagDeliveries, oldest first
+	longest    delivery      // an older one that is expected again
+	stored     time.Duration // by an earlier process, which has compared the clocks
+	offsets    []time.Duration
+}
+
+// delivery is the arrival of events at one time.
+type delivery struct {
+	delay time.Duration // by two clocks: ours at the arrival, and the API server's at the end of the request
+	at    time.Time
+}
+
+func newSourceLag(remember time.Duration) sourceLag {
+	return sourceLag{bySource: newRecentMap[*originLag](maxLagSources), remember: remember}
+}
+
+// recordArrival records the arrival of the event of a request, and returns by how much it was late.
+func (s *sourceLag) recordArrival(r *Request) time.Duration {
+	if r.Done == 0 || r.Arrived.IsZero() {
+		return 0
+	}
+	d := delivery{r.Arrived.Sub(r.Done.Time()), r.Arrived}
+	o := s.source(r.Origin)
+	o.addDelivery(d)
+	s.arrivals++
+	return o.lagOf(d, s.startedAt)
+}
+
+// recordStored records a lag that an earlier process measured.
+func (s *sourceLag) recordStored(origin string, lag time.Duration) {
+	o := s.source(origin)
+	o.stored = max(o.stored, lag)
+}
+
+func (s *sourceLag) source(origin string) *originLag {
+	o, found := s.bySource.get(origin)
+	if !found {
+		o = &originLag{}
+	}
+	s.bySource.putNewest(origin, o)
+	return o
+}
+
+// compareClocks records when a change was observed and when the request that made it had ended.
+func (s *sourceLag) compareClocks(by *Request, observed time.Time) {
+	o, found := s.bySource.get(by.Origin)
+	if !found || by.Done == 0 || observed.IsZero() {
+		return
+	}
+	if o.offsets = append(o.offsets, observed.Sub(by.Done.Time())); len(o.offsets) > clockOffsets {
+		o.offsets = slices.Delete(o.offsets, 0, 1)
+	}
+}
+
+// current returns the longest lag of all sources.
+func (s *sourceLag) current(now time.Time) (lag time.Duration) {
+	for _, e := range s.bySource.all {
+		o := e.Value.(recentEntry[*originLag]).value
+		for _, d := range o.deliveries {
+			if l := o.lagOf(d, s.startedAt); now.Sub(d.at) <= max(s.remember, lagRepeatShare*l) {
+				lag = max(lag, l)
+			}
+		}
+		if l := o.lagOf(o.longest, s.startedAt); now.Sub(o.longest.at) <= lagRepeatShare*l {
+			lag = max(lag, l)
+		}
+		if age := now.Sub(s.startedAt); age <= lagRepeatShare*o.stored || age <= s.remember && s.arrivals < lagDeliveries {
+			lag = max(lag, o.stored)
+		}
+	}
+	return lag
+}
+
+// addDelivery adds a delivery. Events that arrive together are one.
+func (o *originLag) addDelivery(d delivery) {
+	if n := len(o.deliveries); n > 0 && o.deliveries[n-1].at.Equal(d.at) {
+		o.deliveries[n-1].delay = max(o.deliveries[n-1].delay, d.delay)
+		return
+	}
+	if o.deliveries = append(o.deliveries, d); len(o.deliveries) <= lagDeliveries {
+		return
+	}
+	oldest := o.deliveries[0]
+	o.deliveries = slices.Delete(o.deliveries, 0, 1)
+	if oldest.delay >= o.longest.delay || d.at.Sub(o.longest.at) > lagRepeatShare*o.longest.delay {
+		o.longest = oldest
+	}
+}
+
+// lagOf returns the lag of a delivery by our clock.
+func (o *originLag) lagOf(d delivery, startedAt time.Time) time.Duration {
+	lag := d.delay
+	if len(o.offsets) > 0 {
+		lag -= slices.Min(o.offsets)
+	}
+	return max(0, min(lag, d.at.Sub(startedAt)))
+}
+
+// lossTracker turns lost audit events, and their absence while changes arrive, into attribution gap records.
+type lossTracker struct {
+	cluster    string
+	resources  map[groupResource]event.Resource // with emitted changes
+	unnamed    map[event.Resource]*unnamedSpan  // changes without an author since the newest audit event
+	unreported []*Loss                          // not emitted yet
+	reported   map[string]*Loss                 // emitted within reportInterval, by reason
+	lastLoss   time.Time                        // end of the newest loss, or the start of the process
+}
+
+type groupResource struct{ group, resource string }
+
+const (
+	maxUnreported  = 8           // further losses are merged into the last one
+	reportInterval = time.Minute // between two gaps of the same reason
+)
+
+// Loss is a period in which audit events were lost. It is stored as evidence until its gap record is emitted.
+type Loss struct {
+	Numbers []uint64  `json:"-"` // its evidence numbers; none if it is not stored
+	Reason  string    `json:"lost"`
+	From    time.Time `json:"from"`
+	To      time.Time `json:"to"`
+
+	reportedAt time.Time
+}
+
+// unnamedSpan is a period in which changes were resolved without an author.
+type unnamedSpan struct {
+	from, to time.Time
+	count    int
+}
+
+func newLossTracker(cluster string) lossTracker {
+	return lossTracker{
+		cluster: cluster, resources: map[groupResource]event.Resource{}, unnamed: map[event.Resource]*unnamedSpan{},
+		reported: map[string]*Loss{}, lastLoss: time.Now(),
+	}
+}
+
+// recordResource records that changes of a resource are emitted, so that losses concern it.
+func (g *lossTracker) recordResource(r event.Resource) {
+	if r.Version != "" && g.resources[groupResource{r.Group, r.Resource}] != r {
+		r = cloneResource(r)
+		g.resources[groupResource{r.Group, r.Resource}] = r
+	}
+}
+
+// extendLoss extends an unreported loss of the same reason until now. It returns false if there is none.
+func (g *lossTracker) extendLoss(reason string, now time.Time) bool {
+	for _, l := range g.unreported {
+		if l.Reason == reason {
+			l.To, g.lastLoss = now, now
+			return true
+		}
+	}
+	return false
+}
+
+// addLoss adds a loss.
+func (g *lossTracker) addLoss(l *Loss) {
+	g.lastLoss = l.To
+	for g.hasLossFrom(l.From) {
+		l.From = l.From.Add(-time.Nanosecond) // the ID of a gap record contains From, so it must be unique
+	}
+	if len(g.unreported) < maxUnreported {
+		g.unreported = append(g.unreported, l)
+		return
+	}
+	last := g.unreported[maxUnreported-1]
+	last.Reason, last.To, last.Numbers = "audit events were lost in several ways", l.To, append(last.Numbers, l.Numbers...)
+	if l.From.Before(last.From) {
+		last.From = l.From
+	}
+}
+
+// hasLossFrom reports whether a loss begins at this time.
+func (g *lossTracker) hasLossFrom(at time.Time) bool {
+	for _, l := range g.reported {
+		if l.From.Equal(at) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(g.unreported, func(l *Loss) bool { return l.From.Equal(at) })
+}
+
+// collectGaps records unresolved changes and returns the gap records that are due, with the numbers of the stored losses
+// that they report. lastEvent is when the newest audit event arrived.
+func (g *lossTracker) collectGaps(done []Resolution, lastEvent, now time.Time) (records []*event.Change, drop []uint64) {
+	for i := range done {
+		if c := &done[i]; c.Reason == NoEvent && c.Observed.After(lastEvent) {
+			g.recordUnnamed(c)
+		}
+	}
+	for resource, s := range g.unnamed {
+		if lastEvent.After(s.to) {
+			reason := fmt.Sprintf("no audit event came, and %d changes stayed without a name", s.count)
+			gap := event.GapInfo{From: formatTime(s.from), To: formatTime(lastEvent), Reason: reason}
+			records = append(records, g.newGapRecord(resource, gap, now))
+			delete(g.unnamed, resource)
+		}
+	}
+	if len(g.resources) == 0 {
+		return records, nil // a loss concerns no resource yet
+	}
+	maps.DeleteFunc(g.reported, func(_ string, l *Loss) bool { return now.Sub(l.reportedAt) >= reportInterval })
+	g.unreported = slices.DeleteFunc(g.unreported, func(l *Loss) bool {
+		if _, recent := g.reported[l.Reason]; recent {
+			return false
+		}
+		for _, resource := range g.resources {
+			gap := event.GapInfo{From: formatTime(l.From), To: formatTime(l.To), Reason: l.Reason}
+			records = append(records, g.newGapRecord(resource, gap, now))
+		}
+		l.reportedAt, g.reported[l.Reason], drop = now, l, append(drop, l.Numbers...)
+		return true
+	})
+	return records, drop
+}
+
+func (g *lossTracker) recordUnnamed(c *Resolution) {
+	s := g.unnamed[c.Resource]
+	if s == nil {
+		s = &unnamedSpan{from: c.Observed}
+		g.unnamed[c.Resource] = s
+	}
+	s.to = c.Observed
+	s.count++
+}
+
+// countUnnamed returns the number of changes without an author since the newest audit event.
+func (g *lossTracker) countUnnamed() int {
+	n := 0
+	for _, s := range g.unnamed {
+		n += s.count
+	}
+	return n
+}
+
+func (g *lossTracker) newGapRecord(resource event.Resource, info event.GapInfo, now time.Time) *event.Change {
+	return &event.Change{Type: event.AttributionGap, Cluster: g.cluster, Resource: resource, ObservedAt: now.UTC(), Gap: &info}
+}
+
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }

@@ -2,6 +2,9 @@ package attribution
 
 import (
 	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"slices"
 	"time"
 
@@ -208,4 +211,147 @@ func sameActor(all []claim) bool {
 		}
 	}
 	return true
+}
+
+// Request is an audited request that may have made changes.
+type Request struct {
+	audit.Event
+	// Origin identifies the API server; "" if not known. Only times of the same origin are compared with each other.
+	Origin string `json:"origin,omitempty"`
+	// Number is its evidence number, unique among the requests, marks and losses of a [Matcher].
+	Number uint64 `json:"-"`
+	// Arrived is when this process got the event. The wait of an event that an earlier process stored restarts.
+	Arrived time.Time `json:"-"`
+	// Lag is by how much the event arrived too late to be waited for; 0 if it did not.
+	Lag time.Duration `json:"lag,omitempty"`
+	// Bound is the UID of the object that a request which has only a name was about, once it matched a change of that object.
+	// From then on it claims nothing of another one, also after a restart.
+	Bound string `json:"bound,omitempty"`
+
+	encoded []byte // as stored in the journal; nil: not encoded yet
+}
+
+// encodeEvidence sets encoded.
+func (r *Request) encodeEvidence() (err error) {
+	if r.encoded == nil {
+		r.encoded, err = json.Marshal(r)
+	}
+	return err
+}
+
+// size estimates the memory of a decoded request, in bytes.
+func (r *Request) size() int {
+	n := 1050 + 24*len(r.Groups) + 16*len(r.SourceIPs) + 160*len(r.Items)
+	for _, s := range r.Groups {
+		n += len(s)
+	}
+	return n + len(r.UserAgent) + len(r.User) + len(r.Name) + len(r.Namespace)
+}
+
+// identity returns the identity that made a request, in the form of an attributed record.
+func (r *Request) identity() event.Identity {
+	i := event.Identity{
+		User: r.User, UID: r.UserUID, Groups: r.Groups, Verb: r.Verb, Subresource: r.Subresource, Received: r.Received.Time(),
+		UserAgent: r.UserAgent, SourceIPs: r.SourceIPs, AuditID: r.ID,
+	}
+	if as := r.Impersonated; as != nil {
+		i.User, i.UID, i.Groups, i.Impersonator = as.Name, as.UID, as.Groups, r.User
+		i.ImpersonationConstraint = r.Constraint
+	}
+	return i
+}
+
+// decodeEvidence decodes stored evidence: a *[DeleteMark], a *[Loss] or a *[Request].
+func decodeEvidence(e event.Evidence) (any, error) {
+	m := &DeleteMark{Number: e.Number}
+	if err := json.Unmarshal(e.Value, m); err != nil || m.UID != "" && m.By != nil {
+		return m, err
+	}
+	l := &Loss{Numbers: []uint64{e.Number}}
+	if err := json.Unmarshal(e.Value, l); err != nil || l.Reason != "" {
+		return l, err
+	}
+	return decodeRequest(e.Number, e.Value)
+}
+
+// decodeRequest decodes a request that encodeEvidence has encoded.
+func decodeRequest(number uint64, encoded []byte) (*Request, error) {
+	r := &Request{Number: number}
+	err := json.Unmarshal(encoded, r)
+	r.Stage = audit.Complete // the only stage that is stored
+	return r, err
+}
+
+// encodeKept encodes what has to be stored after a round of resolving.
+func encodeKept(f *Findings) (all []event.Evidence, err error) {
+	for _, r := range f.Bound {
+		if err := r.encodeEvidence(); err != nil {
+			return nil, err
+		}
+		all = append(all, event.Evidence{Number: r.Number, Value: r.encoded})
+		r.encoded = nil // it is decoded, and is not counted twice
+	}
+	for _, m := range f.Marks {
+		value, err := json.Marshal(m)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, event.Evidence{Number: m.Number, Value: value})
+	}
+	return all, nil
+}
+
+// resolvedOffsets are the changes after the cursor that are resolved, although older ones wait: all up to highest, except
+// those that wait. They are stored with the cursor. Their evidence is used up, so resolving them again after a restart would
+// find another author, or none.
+type resolvedOffsets struct {
+	highest uint64
+	waiting []uint64 // in order
+}
+
+// contains reports whether the change at an offset is resolved.
+func (r *resolvedOffsets) contains(offset uint64) bool {
+	if offset > r.highest {
+		return false
+	}
+	_, waits := slices.BinarySearch(r.waiting, offset)
+	return !waits
+}
+
+// after returns what is resolved once all changes up to read are, apart from some that wait. Later ones are not read yet.
+func (r *resolvedOffsets) after(read uint64, waiting []uint64) resolvedOffsets {
+	i, found := slices.BinarySearch(r.waiting, read)
+	if found {
+		i++
+	}
+	return resolvedOffsets{highest: max(read, r.highest), waiting: append(waiting, r.waiting[i:]...)}
+}
+
+// encodeResolved returns the stored form: highest and the waiting offsets, each as the difference to the one before.
+func encodeResolved(r resolvedOffsets) []byte {
+	b := binary.AppendUvarint(nil, r.highest)
+	before := uint64(0)
+	for _, offset := range r.waiting {
+		b = binary.AppendUvarint(b, offset-before)
+		before = offset
+	}
+	return b
+}
+
+// decodeResolved decodes the stored form. None is stored by a version before this one.
+func decodeResolved(b []byte) (r resolvedOffsets, err error) {
+	before, first := uint64(0), true
+	for len(b) > 0 {
+		n, size := binary.Uvarint(b)
+		if size <= 0 {
+			return r, errors.New("the resolved changes that are stored with the cursor are damaged")
+		}
+		if b = b[size:]; first {
+			r.highest, first = n, false
+			continue
+		}
+		before += n
+		r.waiting = append(r.waiting, before)
+	}
+	return r, nil
 }

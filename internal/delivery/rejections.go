@@ -2,11 +2,19 @@ package delivery
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // A destination that rejects everything is the wrong one, or broken, and its history must not become dead letters. One that
@@ -64,8 +72,8 @@ func (p *rejectionPolicy) recordAcceptance(destination string, now time.Time) {
 }
 
 // believeRejection reports whether a rejection is about the change; otherwise the destination is suspected, and the change
-// is tried until it is accepted. proofs is another number after each acceptance. The caller does not ask again about a change
-// whose rejection is believed, so that it counts once.
+// is tried until it is accepted. proofs is another number after each acceptance. The caller does not ask again once a
+// rejection is believed, so that it counts once.
 func (p *rejectionPolicy) believeRejection(destination string, now time.Time) (believed bool, proofs uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,4 +136,200 @@ func (p *rejectionPolicy) decode(encoded []byte) {
 	if json.Unmarshal(encoded, &stored) == nil {
 		p.destinations = stored
 	}
+}
+
+// failureKind is the reaction that an error of a sink asks for.
+type failureKind int
+
+const (
+	failureNone        failureKind = iota
+	failureRejected                // the change becomes a dead letter
+	failureUnavailable             // the gate closes
+	failureLost                    // the pipeline ends; another one starts from an earlier position
+	failureDeposed                 // the pipeline ends; another process delivers
+	failureUnknown                 // the lane retries with back-off
+)
+
+// classifyError returns the kind of an error. An error that is both unavailable and rejected counts as unavailable, because
+// a change must not be dead-lettered while that is uncertain.
+func classifyError(err error) failureKind {
+	switch {
+	case err == nil:
+		return failureNone
+	case contains[*sinks.DeposedError](err):
+		return failureDeposed
+	case contains[*sinks.LostError](err):
+		return failureLost
+	case contains[*sinks.UnavailableError](err):
+		return failureUnavailable
+	case contains[*sinks.RejectedError](err):
+		return failureRejected
+	}
+	return failureUnknown
+}
+
+func contains[E error](err error) bool {
+	_, found := errors.AsType[E](err)
+	return found
+}
+
+// isTooLarge reports whether err rejects a change for its size.
+func isTooLarge(err error) bool {
+	rejected, found := errors.AsType[*sinks.RejectedError](err)
+	return found && rejected.TooLarge
+}
+
+// reportToGate reports what a Publish shows about the destination as a whole. An unknown error shows nothing: if the Publish
+// was a probe, its lane backs off and another lane probes.
+func (w *workerPool) reportToGate(ctx context.Context, pass ratelimit.Pass, err error) {
+	switch kind := classifyError(err); {
+	case kind == failureNone || kind == failureRejected:
+		pass.Succeeded()
+	case kind == failureUnavailable && ctx.Err() == nil:
+		unavailable, _ := errors.AsType[*sinks.UnavailableError](err)
+		pass.Failed(unavailable.Reason, unavailable.After)
+	default:
+		pass.Abandoned()
+	}
+}
+
+// laneUnavailableError is an UnavailableError that only one lane gets: it fails that lane instead of closing the gate.
+type laneUnavailableError struct{ *sinks.UnavailableError }
+
+// Unwrap hides the error that would close the gate.
+func (e *laneUnavailableError) Unwrap() error { return nil }
+
+// suspectedProbe is the wait between two lanes that look for what a suspected destination accepts.
+const suspectedProbe = 500 * time.Millisecond
+
+// suspectedError returns the error of a lane whose destination accepts nothing, while its changes are not dead-lettered. If
+// no other lane can find what it accepts, the sink is unavailable as a whole.
+func suspectedError(hasOthers bool, rejection error) error {
+	cause := "every change is rejected and none accepted; last rejection: " + rejection.Error()
+	if hasOthers {
+		return condition.Problem{Code: condition.SinkRejectsAll, Cause: cause}.Wrap(nil)
+	}
+	return &sinks.UnavailableError{Code: condition.SinkRejectsAll, Reason: cause, After: suspectedProbe}
+}
+
+// unroutableLane holds the changes that have no lane of the sink. The sink never gets them; all become dead letters.
+const unroutableLane sinks.Lane = ""
+
+// laneResolver finds the lane of a change.
+type laneResolver struct {
+	sinkName string
+	sink     sinks.Sink
+	cfg      *Config
+
+	laneLister sinks.LaneLister // the sink, if it has several lanes; else nil
+
+	// mu is held while the sink names, replaces or releases lanes, until the backlog has the result. It is taken before
+	// backlog.mu.
+	mu      sync.Mutex
+	scratch []placement // result of resolveLanes
+}
+
+// routeOf returns whether a change is for this sink, and for which topic.
+func (r *laneResolver) routeOf(c *event.Change) Route {
+	if c.Gap != nil && r.isOfAnother(c.Gap.Sink) { // of what another sink missed
+		return Route{Skip: true}
+	}
+	if r.isOfAnother(c.OnlySink) { // which alone lacks it
+		return Route{Skip: true}
+	}
+	if r.cfg.Route == nil {
+		return Route{}
+	}
+	return r.cfg.Route(c)
+}
+
+// isOfAnother reports whether a record that is for one sink, "" for all, is for another one.
+func (r *laneResolver) isOfAnother(only string) bool {
+	return only != "" && only != r.sinkName && only != r.cfg.FormerName
+}
+
+// placement is a change with the lane that it belongs to.
+type placement struct {
+	lane  sinks.Lane
+	entry entry
+}
+
+// isAlreadyDelivered reports whether an earlier process delivered the change.
+func (r *laneResolver) isAlreadyDelivered(p placement) bool {
+	return r.cfg.AlreadyDelivered != nil && p.lane != unroutableLane && r.cfg.AlreadyDelivered(p.lane, p.entry.change)
+}
+
+// resolveLanes returns the lane of a change and the entry to queue, or every lane of a watermark and the copy for each. A
+// change that is withheld, or that the sink rejects here, belongs to unroutableLane. An error is a defect of the sink.
+// The result is valid until the next call. Requires mu.
+func (r *laneResolver) resolveLanes(record event.Record, to Route) ([]placement, error) {
+	clear(r.scratch)
+	r.scratch = r.scratch[:0]
+	if record.Change.Withheld != "" {
+		rejection := &sinks.RejectedError{Reason: "withheld: " + record.Change.Withheld}
+		return r.placeChange(unroutableLane, newEntry(record, nil, rejection)), nil
+	}
+	var name sinks.Lane
+	var err error
+	if record.Change.Type == event.Watermark {
+		err = r.placeWatermark(record, to)
+	} else if name, err = r.askSinkForLane(record.Change, to.Topic); err == nil {
+		r.placeChange(name, newEntry(record, to.Topic, nil))
+	}
+	if err == nil {
+		return r.scratch, nil
+	}
+	var rejected *sinks.RejectedError
+	switch {
+	case !errors.As(err, &rejected):
+		return nil, fmt.Errorf("sink %q: defect: no lane for the change at offset %d: %w", r.sinkName, record.Offset, err)
+	case record.Change.Type == event.Watermark: // no lane can have it
+		return nil, nil
+	}
+	return r.placeChange(unroutableLane, newEntry(record, nil, err)), nil
+}
+
+func (r *laneResolver) placeChange(lane sinks.Lane, e entry) []placement {
+	r.scratch = append(r.scratch, placement{lane, e})
+	return r.scratch
+}
+
+// placeWatermark places a copy of a watermark in every lane.
+func (r *laneResolver) placeWatermark(record event.Record, to Route) error {
+	var lanes []sinks.Lane
+	var err error
+	lister := r.laneLister
+	if lister != nil {
+		lanes, err = lister.AllLanes(record.Change, to.Topic)
+	} else {
+		var only sinks.Lane
+		only, err = r.askSinkForLane(record.Change, to.Topic)
+		lanes = []sinks.Lane{only}
+	}
+	if err != nil {
+		return err
+	}
+	for i, lane := range lanes {
+		c := record.Change.WithLane(i, len(lanes))
+		if len(lanes) == 1 && lister != nil && lister.StandsForSeveral(lane) {
+			c.Watermark.Lane, c.Watermark.Lanes = 0, 0
+		}
+		if to.Partial {
+			c.Watermark.OmitDigest()
+		}
+		r.placeChange(lane, newEntry(event.Record{Offset: record.Offset, Change: c, InFrame: record.InFrame}, to.Topic, nil))
+	}
+	return nil
+}
+
+// askSinkForLane asks the sink for the lane of a change; a nil topic is the sink's own.
+func (r *laneResolver) askSinkForLane(c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
+	if topic == nil {
+		return r.sink.Lane(c)
+	}
+	router, ok := r.sink.(sinks.Router)
+	if !ok {
+		return "", fmt.Errorf("routed to the topic %s, but this sink has a single destination", topic)
+	}
+	return router.LaneTo(c, topic)
 }

@@ -3,12 +3,24 @@ package inspect
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/attribution/stamp"
+	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // WriteText writes the report as text.
@@ -211,4 +223,294 @@ func (t table) addRow(cells ...string) {
 
 func (t table) flush() {
 	_ = t.w.Flush() // writes to memory
+}
+
+// pathReport is the number of objects in which a path of a rule matches.
+type pathReport struct {
+	Key     string `json:"key"` // "redactPaths[0]"
+	Path    string `json:"path"`
+	Matched int    `json:"matched"`
+	Objects int    `json:"objects"`           // sampled objects
+	Absent  bool   `json:"absent,omitempty"`  // no selected type has it
+	Nearest string `json:"nearest,omitempty"` // the nearest path that a selected type has
+}
+
+// uncoveredPlace is a place of the same type as one that redactPaths name, which none of them covers.
+type uncoveredPlace struct {
+	Path string `json:"path"`
+	Like string `json:"like"`
+}
+
+// countPaths matches the paths of each rule as the running exporter does. Scopes that cannot be read are skipped; their
+// access shows it.
+func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *config.Config) error {
+	checker := app.NewPathChecker(client)
+	for i := range r.Rules {
+		var scopes []selection.Scope
+		for _, resource := range r.Rules[i].Resources {
+			for _, s := range resource.Scopes {
+				if s.List != denied {
+					scopes = append(scopes, s.scope)
+				}
+			}
+		}
+		counter, err := checker.CountPaths(ctx, cfg.Resources[i].Policy, scopes)
+		if err != nil {
+			return err
+		}
+		for _, p := range counter.Paths {
+			r.Rules[i].Paths = append(r.Rules[i].Paths,
+				pathReport{p.Key, p.Path, p.Matched, counter.Objects, p.Match == shape.PathAbsent, p.Nearest})
+		}
+		for _, u := range counter.Uncovered() {
+			r.Rules[i].Uncovered = append(r.Rules[i].Uncovered, uncoveredPlace(u))
+		}
+	}
+	return nil
+}
+
+// writeUncovered writes the places that no path covers as text.
+func writeUncovered(b *bytes.Buffer, places []uncoveredPlace) {
+	for _, u := range places {
+		fmt.Fprintf(b, "  redactPaths leave out %s, of the same type as %s\n", u.Path, u.Like)
+	}
+}
+
+// writePaths writes the matches of each path as text.
+func writePaths(b *bytes.Buffer, paths []pathReport) {
+	for _, p := range paths {
+		note := ""
+		switch {
+		case p.Nearest != "":
+			note = fmt.Sprintf(": no selected type has it, did you mean %s?", p.Nearest)
+		case p.Absent:
+			note = ": no selected type has it"
+		case p.Matched == 0 && p.Objects > 0:
+			note = ": no object has it now"
+		}
+		fmt.Fprintf(b, "  %s %s matches %d of %d objects%s\n", p.Key, p.Path, p.Matched, p.Objects, note)
+	}
+}
+
+// fillDestinations sets the destination of each resource in each sink.
+func fillDestinations(r *Report, cfg *config.Config) {
+	for _, s := range cfg.Sinks {
+		kind, _ := ownDestination(s)
+		r.Sinks = append(r.Sinks, sinkReport{s.Name, kind})
+		for _, rule := range r.Rules {
+			for _, resource := range rule.Resources {
+				resource.Destinations[s.Name] = destinationWithRoutes(cfg.Routes, s, sampleChange(r.Cluster, resource.match))
+			}
+		}
+	}
+}
+
+// destinationWithRoutes returns the destination of the changes of a resource in a sink. Different destinations by routes
+// that match only some of the changes follow in brackets.
+func destinationWithRoutes(routes []config.Route, s config.Sink, c *event.Change) string {
+	_, own := ownDestination(s)
+	rest := own(c)
+	type part struct{ route, to string }
+	var parts []part
+	for i, r := range routes {
+		if !routeMayMatch(r, c) {
+			continue
+		}
+		to := "nowhere"
+		for _, t := range r.To {
+			if t.Sink == s.Name {
+				_, name := ownDestination(withTopic(s, t.Topic))
+				to = name(c)
+			}
+		}
+		if r.IsUnconditional() {
+			rest = to
+			break
+		}
+		parts = append(parts, part{fmt.Sprintf("routes[%d]", i), to})
+	}
+	var others []string
+	for i, p := range parts {
+		if slices.ContainsFunc(parts[i:], func(later part) bool { return later.to != rest }) { // an earlier route takes precedence
+			others = append(others, p.route+": "+p.to)
+		}
+	}
+	if len(others) > 0 {
+		rest += " (" + strings.Join(others, ", ") + ")"
+	}
+	return rest
+}
+
+// routeMayMatch reports whether a route may match changes like the sample.
+func routeMayMatch(r config.Route, sample *event.Change) bool {
+	route := r.Selection()
+	takes := route.Namespaces.Filter()
+	if takes != nil && !strings.HasPrefix(sample.Namespace, "{") && !takes(sample.Namespace) {
+		return false
+	}
+	return route.Matcher()(sample.Resource)
+}
+
+// withTopic returns the sink with another topic or subject; "" keeps its own.
+func withTopic(s config.Sink, topic string) config.Sink {
+	switch {
+	case topic == "":
+	case s.Kafka != nil:
+		k := *s.Kafka
+		k.Topic, s.Kafka = topic, &k
+	case s.NATS != nil:
+		n := *s.NATS
+		n.Subject, s.NATS = topic, &n
+	}
+	return s
+}
+
+// ownDestination returns the kind of the sink and a function that returns the topic, subject, URL or file of a change.
+func ownDestination(s config.Sink) (kind string, name func(*event.Change) string) {
+	switch {
+	case s.Kafka != nil:
+		return "kafka", templateNamer(s.Kafka.Topic, appendTopicValue)
+	case s.NATS != nil:
+		return "nats", templateNamer(s.NATS.SubjectTemplate(), nats.AppendToken)
+	}
+	if s.Webhook != nil {
+		return "webhook", func(*event.Change) string { return s.Webhook.Origin() }
+	}
+	path := s.Stdout.Path
+	if path == "" {
+		path = "standard output"
+	}
+	return "stdout", func(*event.Change) string { return path }
+}
+
+// appendTopicValue appends a value to the name of a Kafka topic. All names of Kubernetes are legal there. Only the
+// configured name of the cluster may contain illegal bytes; then it stays a placeholder.
+func appendTopicValue(dst []byte, value string) []byte {
+	if !legalTopicPattern.MatchString(value) {
+		value = "{cluster}"
+	}
+	return append(dst, value...)
+}
+
+var legalTopicPattern = regexp.MustCompile(`^[-._A-Za-z0-9]+$`)
+
+// templateNamer returns a function that names destinations by a template, with values encoded by escape. Values that differ
+// between changes stay placeholders.
+func templateNamer(template string, escape func([]byte, string) []byte) func(*event.Change) string {
+	t, err := sinks.ParseTemplate(template)
+	if err != nil { // not reached: the configuration was checked
+		return func(*event.Change) string { return template }
+	}
+	return func(c *event.Change) string {
+		return string(t.AppendName(nil, c, func(dst []byte, value string) []byte {
+			if strings.HasPrefix(value, "{") {
+				return append(dst, value...)
+			}
+			return escape(dst, value)
+		}))
+	}
+}
+
+// sampleChange returns a representative change of a resource: values that differ between changes are placeholders.
+func sampleChange(cluster string, m selection.Match) *event.Change {
+	c := &event.Change{Cluster: cluster, Resource: m.Resource, Name: "{name}", Type: "{type}"}
+	if cluster == "" {
+		c.Cluster = "{cluster}"
+	}
+	switch {
+	case m.Namespaced && len(m.Scopes) == 1 && m.Scopes[0].Namespace != "":
+		c.Namespace = m.Scopes[0].Namespace
+	case m.Namespaced:
+		c.Namespace = "{namespace}"
+	}
+	return c
+}
+
+// authorsReport lists the writes to a resource that can be attributed, and those that cannot, with the reason.
+type authorsReport struct {
+	Level string   `json:"level,omitempty"` // audit level that exporter audit-policy prints
+	Named []string `json:"named"`
+	Not   []string `json:"not"`
+}
+
+// fillAuthors sets the report of every resource, if audit is configured.
+func fillAuthors(r *Report, cfg *config.Config) {
+	if !cfg.Audit.Enabled() {
+		return
+	}
+	for i := range r.Rules {
+		for j := range r.Rules[i].Resources {
+			resource := &r.Rules[i].Resources[j]
+			resource.Authors = authorsOf(cfg, i, resource.match.Scopes[0])
+		}
+	}
+}
+
+func authorsOf(cfg *config.Config, rule int, s selection.Scope) *authorsReport {
+	if !cfg.Audit.HasEvents() {
+		return stampedAuthors(s.Resource)
+	}
+	a := &authorsReport{Level: "RequestResponse", Named: []string{"every write that is answered with the object, and deletes"}}
+	if cfg.Audit.Stamps.Enabled && stamp.WhyUnstamped(s.Resource) == "" {
+		a.Named = append(a.Named, stampedWrites)
+	}
+	if hidesBodies(cfg, s) {
+		why := "the rule has redactPaths"
+		if len(cfg.Resources[rule].RedactPaths) == 0 {
+			why = "bodies of Secrets are never logged"
+		}
+		a.Level = "Metadata"
+		a.Named = []string{"creates, by the annotation of the admission policy", "immediate deletes"}
+		if cfg.Audit.Likely {
+			a.Named = append(a.Named, "other writes as likely, if only one identity accessed the object")
+		} else {
+			a.Not = append(a.Not, "updates, patches, and deletes that wait for finalizers or grace: "+why+", so no response has the version")
+		}
+	}
+	if s.Resource.Group == "" && s.Resource.Resource == "pods" {
+		a.Named = append(a.Named, "bindings and evictions, by their effect: not of pods that have not changed since the start of the exporter")
+	}
+	a.Not = append(a.Not, "differences found by a list after lost history: they may be several writes")
+	if cfg.Resources[rule].Filter != "" {
+		a.Not = append(a.Not, "changes that the filter drops, and a binding or eviction right after one")
+	}
+	return a
+}
+
+const stampedWrites = "creates and updates of the object itself by stamps"
+
+// stampedAuthors is the report where stamps are the only source.
+func stampedAuthors(resource event.Resource) *authorsReport {
+	if why := stamp.WhyUnstamped(resource); why != "" {
+		return &authorsReport{Named: []string{}, Not: []string{"any write: it is not stamped. " + why}}
+	}
+	return &authorsReport{Named: []string{stampedWrites}, Not: []string{
+		"deletes, and writes of subresources such as status and scale: they are not stamped",
+		"writes of the control plane's own components: they are not stamped",
+		"differences found by a list after lost history: they may be several writes",
+	}}
+}
+
+// writeAuthors writes the reports as text.
+func writeAuthors(b *bytes.Buffer, resources []resourceReport) {
+	for i, r := range resources {
+		a := r.Authors
+		if a == nil {
+			return
+		}
+		if i == 0 {
+			b.WriteString("  attributed writes (none of aggregated API servers, because the audit log lacks their responses):\n")
+		}
+		b.WriteString("    " + r.Name)
+		if a.Level != "" {
+			b.WriteString(", logged at " + a.Level)
+		}
+		b.WriteString("\n")
+		for _, line := range a.Named {
+			b.WriteString("      + " + line + "\n")
+		}
+		for _, line := range a.Not {
+			b.WriteString("      - " + line + "\n")
+		}
+	}
 }

@@ -2,14 +2,30 @@ package inspect
 
 import (
 	"bufio"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // withJournal opens the journal in a directory for reading, calls read with a buffered writer, and closes the journal.
@@ -57,4 +73,403 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
+}
+
+// DumpOptions select changes of a journal. The zero value selects all.
+type DumpOptions struct {
+	From, To  uint64   // offsets, both included; 0 is the oldest and the newest
+	Limit     uint64   // maximum number; 0 is all
+	Resources []string // only these, as kubectl writes them; empty is all
+}
+
+// Validate refuses a contradictory range.
+func (o DumpOptions) Validate() error {
+	if o.To > 0 && o.From > o.To {
+		return usageErrorf("--from %d is above --to %d", o.From, o.To)
+	}
+	return nil
+}
+
+// DumpChanges writes the selected changes of the journal in a directory, one JSON object per line, and remarks to notes. No
+// exporter may run on the journal, which is not changed.
+func DumpChanges(dir string, o DumpOptions, out, notes io.Writer) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if o.To == 0 {
+		o.To = math.MaxUint64
+	}
+	d := &dump{DumpOptions: o, notes: notes}
+	return withJournal(dir, out, d.printChanges)
+}
+
+// dump is the state of one DumpChanges.
+type dump struct {
+	DumpOptions
+	notes   io.Writer
+	printed uint64
+	line    []byte
+}
+
+// errLimitReached ends a dump at its limit.
+var errLimitReached = errors.New("limit reached")
+
+func (d *dump) printChanges(j *journal.Offline, w io.Writer) error {
+	oldest, newest := j.Oldest(), j.Newest()
+	switch {
+	case oldest > newest:
+		fmt.Fprintf(d.notes, "exporter: the journal holds no changes\n")
+	case d.From > newest || d.To < oldest || d.From > 0 && d.From < oldest:
+		fmt.Fprintf(d.notes, "exporter: the journal holds the changes %d to %d only\n", oldest, newest)
+	}
+	err := j.ForEachChange(d.From, d.To, func(r event.Record) error { return d.printRecord(w, r) })
+	if errors.Is(err, errLimitReached) {
+		return nil
+	}
+	return err
+}
+
+func (d *dump) printRecord(w io.Writer, r event.Record) error {
+	if len(d.Resources) > 0 && !slices.Contains(d.Resources, r.Change.Resource.String()) {
+		return nil
+	}
+	d.line = append(d.line[:0], `{"offset":`...)
+	d.line = strconv.AppendUint(d.line, r.Offset, 10)
+	d.line = append(d.line, `,"change":`...)
+	d.line = append(format.AppendJSON(d.line, r.Change), '}', '\n')
+	if _, err := w.Write(d.line); err != nil {
+		return err
+	}
+	d.printed++
+	if d.printed == d.Limit {
+		return errLimitReached
+	}
+	return nil
+}
+
+// WriteJournalStat writes the size of the journal in a directory, its scopes and the progress of each sink, as text or as
+// JSON. bounds are those of the configuration; zero without one. No exporter may run on the journal, which is not changed.
+func WriteJournalStat(dir string, bounds JournalBounds, asJSON bool, out io.Writer) error {
+	return withJournal(dir, out, func(j *journal.Offline, w io.Writer) error {
+		s, err := j.Stat()
+		if err != nil {
+			return err
+		}
+		report := newJournalReport(dir, s, bounds)
+		if asJSON {
+			e := json.NewEncoder(w)
+			e.SetIndent("", "  ")
+			return e.Encode(report)
+		}
+		return report.writeText(w)
+	})
+}
+
+// JournalBounds is what a configuration adds to a report.
+type JournalBounds struct {
+	Sinks                    []string // the configured ones; nil: not known
+	MaxBytes, MaxDeadLetters int64    // 0: not known
+}
+
+// JournalReport is the output of [WriteJournalStat]; its JSON form is documented in docs/journal.md.
+type JournalReport struct {
+	Dir           string             `json:"dir"`
+	Conditions    []condition.Report `json:"conditions"`
+	Oldest        uint64             `json:"oldest"`
+	Newest        uint64             `json:"newest"`
+	Changes       uint64             `json:"changes"`
+	RetainedBytes int64              `json:"retainedBytes"`
+	DiskBytes     int64              `json:"diskBytes"`
+	Recovery      *JournalRecovery   `json:"recovery,omitempty"`
+	Resources     []JournalResource  `json:"resources"`
+	Sinks         []JournalSink      `json:"sinks"`
+}
+
+// JournalRecovery describes the replacement of a broken journal, until its gaps are emitted.
+type JournalRecovery struct {
+	Reason  string `json:"reason"`
+	MovedTo string `json:"movedTo"`
+}
+
+// JournalResource is the stored state of a resource.
+type JournalResource struct {
+	Name       string         `json:"name"`
+	Version    string         `json:"version"`
+	Kind       string         `json:"kind"`
+	Known      int64          `json:"known"`
+	KnownBytes int64          `json:"knownBytes"`
+	Bodies     int64          `json:"bodies"`
+	BodyBytes  int64          `json:"bodyBytes"`
+	Scopes     []JournalScope `json:"scopes"`
+}
+
+// JournalScope is a resource with its selectors.
+type JournalScope struct {
+	Name     string `json:"name"`
+	Position string `json:"position"`
+	Snapshot string `json:"snapshot"`
+	Lost     string `json:"lost"`
+}
+
+// JournalSink is the progress of a sink.
+type JournalSink struct {
+	Name        string  `json:"name"`
+	Configured  *bool   `json:"configured,omitempty"` // nil: no configuration was given
+	Cursor      *uint64 `json:"cursor"`               // nil: it has none
+	LanesAhead  int     `json:"lanesAhead"`
+	Backlog     *uint64 `json:"backlog"` // nil: it has no cursor and is not expected to get one
+	DeadLetters int64   `json:"deadLetters"`
+	DeadBytes   int64   `json:"deadBytes"`
+
+	Removed *time.Time `json:"removed,omitempty"` // when it was removed from the configuration before it had received everything
+	Unsent  uint64     `json:"unsent,omitempty"`  // changes that were not sent to it because of that
+}
+
+// newJournalReport combines the stored state with the configuration.
+func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *JournalReport {
+	configured := bounds.Sinks
+	r := &JournalReport{
+		Conditions: condition.Reports(slices.Concat(s.Conditions(bounds.MaxBytes, bounds.MaxDeadLetters), pausedSubjects(s)), time.Now()),
+		Dir:        dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.ChangeCount(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
+		Resources: []JournalResource{}, Sinks: []JournalSink{},
+	}
+	if s.Recovery != nil {
+		r.Recovery = &JournalRecovery{Reason: s.Recovery.Reason, MovedTo: s.Recovery.MovedTo}
+	}
+	for _, stored := range s.Resources {
+		r.Resources = append(r.Resources, newJournalResource(stored))
+	}
+	stored := slices.Clone(s.Sinks)
+	for _, name := range configured {
+		if !slices.ContainsFunc(stored, func(k journal.OfflineSinkStat) bool { return k.Name == name }) {
+			stored = append(stored, journal.OfflineSinkStat{SinkStat: journal.SinkStat{Name: name}, Backlog: s.ChangeCount()})
+		}
+	}
+	slices.SortFunc(stored, func(a, b journal.OfflineSinkStat) int { return strings.Compare(a.Name, b.Name) })
+	for _, k := range stored {
+		r.Sinks = append(r.Sinks, newJournalSink(k, configured))
+	}
+	return r
+}
+
+// pausedSubjects returns the conditions of the sinks and rules that are paused by the signals in a journal. Signals that
+// cannot be read pause none: the exporter does not start with them.
+func pausedSubjects(s journal.OfflineStat) (all []condition.Status) {
+	book, _ := signals.Decode(s.Signals)
+	backlog := map[string]uint64{}
+	for _, k := range s.Sinks {
+		backlog[k.Name] = k.Backlog
+	}
+	for _, pause := range book.Signals {
+		_, isStored := backlog[pause.Sink]
+		if pause.Kind == signals.Pause && pause.State == signals.Active && !pause.IsDue(time.Now()) && (isStored || pause.Rule != "") {
+			all = append(all, pause.PausedStatus(backlog[pause.Sink]))
+		}
+	}
+	return all
+}
+
+func newJournalResource(r journal.ResourceStat) JournalResource {
+	report := JournalResource{
+		Name: r.Name, Version: r.Resource.Version, Kind: r.Resource.Kind, Known: r.Known, KnownBytes: r.KnownBytes,
+		Bodies: r.Bodies, BodyBytes: r.BodyBytes, Scopes: []JournalScope{},
+	}
+	for _, s := range r.Scopes {
+		report.Scopes = append(report.Scopes, JournalScope{Name: s.ID, Position: s.Position, Snapshot: s.Snapshot, Lost: s.LostReason})
+	}
+	return report
+}
+
+func newJournalSink(k journal.OfflineSinkStat, configured []string) JournalSink {
+	r := JournalSink{Name: k.Name, LanesAhead: len(k.Cursor.Lanes), DeadLetters: k.DeadLetters, DeadBytes: k.DeadBytes}
+	expected := k.Settled
+	if configured != nil {
+		expected = slices.Contains(configured, k.Name)
+		r.Configured = &expected
+	}
+	if k.Settled {
+		r.Cursor = &k.Cursor.Low
+	}
+	if expected {
+		r.Backlog = &k.Backlog
+	}
+	if r.Unsent = k.Unsent; k.Unsent > 0 {
+		r.Removed = &k.Removed
+	}
+	return r
+}
+
+func (r *JournalReport) writeText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintf(t, "journal\t%s\n", r.Dir)
+	if r.Changes == 0 {
+		fmt.Fprintf(t, "changes\tnone (the next one is %d)\n", r.Newest+1)
+	} else {
+		fmt.Fprintf(t, "changes\t%d to %d (%d)\n", r.Oldest, r.Newest, r.Changes)
+	}
+	fmt.Fprintf(t, "retained\t%s\n", humanBytes(r.RetainedBytes))
+	fmt.Fprintf(t, "on disk\t%s\n", humanBytes(r.DiskBytes))
+	if r.Recovery != nil {
+		fmt.Fprintf(t, "recovery\treplaced by a new journal, gaps not emitted yet: %s (kept in %s)\n", r.Recovery.Reason, r.Recovery.MovedTo)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for i, c := range r.Conditions {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "%s %s\n", c.Name, c.Reason)
+	}
+	fmt.Fprintf(t, "\nRESOURCE\tVERSION\tKNOWN\tBODIES\n")
+	for _, s := range r.Resources {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Name, orDash(s.Version), countWithSize(s.Known, s.KnownBytes), countWithSize(s.Bodies, s.BodyBytes))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nSCOPE\tPOSITION\n")
+	for _, resource := range r.Resources {
+		for _, s := range resource.Scopes {
+			fmt.Fprintf(t, "%s\t%s\n", s.Name, s.positionText())
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nSINK\tCURSOR\tBACKLOG\tDEAD LETTERS\n")
+	for _, s := range r.Sinks {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.nameText(), optionalNumber(s.Cursor), optionalNumber(s.Backlog), s.deadLetterText())
+	}
+	return t.Flush()
+}
+
+// positionText returns the position of a scope, or why it has none.
+func (s *JournalScope) positionText() string {
+	switch {
+	case s.Position == "" && s.Lost != "":
+		return "lost: " + s.Lost
+	case s.Position == "" && s.Snapshot != "":
+		return "first list in progress"
+	}
+	return orDash(s.Position)
+}
+
+func (s *JournalSink) nameText() string {
+	text := s.Name
+	if s.Configured != nil && !*s.Configured {
+		text += " (not configured)"
+	}
+	if s.Removed != nil {
+		text += fmt.Sprintf(" (removed %s: %d changes were not sent to it)", s.Removed.Format(time.RFC3339), s.Unsent)
+	}
+	return text
+}
+
+func (s *JournalSink) deadLetterText() string { return countWithSize(s.DeadLetters, s.DeadBytes) }
+
+// countWithSize formats a number and the size of the counted things.
+func countWithSize(n, bytes int64) string {
+	if n == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d (%s)", n, humanBytes(bytes))
+}
+
+func optionalNumber(n *uint64) string {
+	if n == nil {
+		return "-"
+	}
+	return strconv.FormatUint(*n, 10)
+}
+
+// humanBytes formats a size with one decimal and the largest binary unit below it.
+func humanBytes(n int64) string {
+	size, unit := float64(n), "B"
+	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if size < 1024 {
+			break
+		}
+		size, unit = size/1024, larger
+	}
+	if unit == "B" {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", size, unit)
+}
+
+// measurement counts the changes of one scope over a window.
+type measurement struct {
+	window  time.Duration // how long it was watched; less than requested if err is set
+	changes uint64        // objects added, updated or deleted, in the namespaces of the scope
+	bytes   uint64        // of these objects' JSON without metadata.managedFields, as events carry it
+	err     error         // why the watch failed or ended early
+}
+
+// measureAll watches the scopes from now on for d and counts the changes. Nothing is stored. The results are in the order of
+// the scopes; each window begins when its watch is opened, so not all at the same moment. It returns when all windows or ctx
+// have ended.
+func measureAll(ctx context.Context, client *apiserver.Client, scopes []selection.Scope, d time.Duration) []measurement {
+	measured := make([]measurement, len(scopes))
+	slots := make(chan struct{}, maxParallel)
+	var all sync.WaitGroup
+	for i, s := range scopes {
+		all.Go(func() {
+			slots <- struct{}{}
+			w, err := watchFromNow(ctx, client, s, d)
+			<-slots
+			if err != nil {
+				measured[i].err = errors.New(apiserver.Reason(err))
+				return
+			}
+			defer w.Stop()
+			measured[i] = countChanges(ctx, w, s, d)
+		})
+	}
+	all.Wait()
+	return measured
+}
+
+// watchFromNow opens a watch of future changes. Its position is that of a LIST of one object, since a watch without a
+// position begins with all existing objects.
+func watchFromNow(ctx context.Context, client *apiserver.Client, s selection.Scope, d time.Duration) (*apiserver.Connection, error) {
+	e, err := client.Endpoint(s)
+	if err != nil {
+		return nil, err
+	}
+	newest, err := e.Newest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	const grace = 30 // the window ends before the watch does
+	seconds := int64(d/time.Second) + grace
+	return e.Watch(ctx, nil, metav1.ListOptions{ResourceVersion: newest, TimeoutSeconds: &seconds})
+}
+
+func countChanges(ctx context.Context, c *apiserver.Connection, s selection.Scope, d time.Duration) (m measurement) {
+	began := time.Now()
+	defer func() { m.window = time.Since(began) }()
+	for {
+		b, err := c.Next(ctx, time.Until(began.Add(d)))
+		switch {
+		case errors.Is(err, apiserver.ErrQuiet):
+			return m
+		case ctx.Err() != nil:
+			m.err = ctx.Err()
+			return m
+		case err != nil:
+			m.err = fmt.Errorf("the API server ended the watch: %w", err)
+			return m
+		}
+		for _, e := range b.Events {
+			m.addObject(e.Object, s)
+		}
+	}
+}
+
+func (m *measurement) addObject(o *deltas.Object, s selection.Scope) {
+	if s.Filter == nil || s.Filter(o.Namespace) {
+		m.changes++
+		m.bytes += uint64(len(o.Raw))
+	}
 }

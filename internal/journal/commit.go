@@ -2,14 +2,24 @@ package journal
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
+	"github.com/kubecdc/kubecdc/internal/journal/disk"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // committer turns queued requests into groups, makes each durable with one fsync, and then publishes it to the parts of the
@@ -184,4 +194,166 @@ func (b *writeBatch) removeKey(key []byte) { _ = b.Batch.Delete(key, nil) }
 // removePrefix deletes all keys that start with prefix.
 func (b *writeBatch) removePrefix(prefix []byte) {
 	_ = b.Batch.DeleteRange(prefix, codec.KeyAfterPrefix(prefix), nil)
+}
+
+// ErrLocked is that of package disk: another process has the journal's directory. The caller ends.
+var ErrLocked = disk.ErrLocked
+
+// ErrFormatVersion is returned for a journal of an older or newer format version. The text names the version found and the
+// remedy. The store is left as it is; the caller ends.
+var ErrFormatVersion = errors.New("journal has another format version")
+
+// versionRemedy ends the text of every ErrFormatVersion.
+const versionRemedy = "delete the journal directory and start again: the new start lists every resource and sinks receive " +
+	"all objects as a snapshot; changes that were not delivered yet, and dead letters, are lost"
+
+// ErrBroken is returned when stored bytes are not what was written. The store of a running exporter is marked, so that the
+// next Open moves it aside and creates an empty one; the caller ends. [OpenOffline] and [EditStopped], which open the
+// journal of a stopped exporter, mark nothing.
+var ErrBroken = errors.New("journal is broken")
+
+// Recovery describes a store that Open could not use and replaced.
+type Recovery = codec.Recovery
+
+const (
+	brokenPrefix = "store.broken" // of the name of a store that was moved aside; its time follows
+	contentsPart = "; contents: " // in the reason, before what describeContents returns
+	earlierPart  = "; the store that was set aside before is deleted; contents: "
+	brokenMarker = "BROKEN"  // file in a store that the next Open has to move aside; its content is the reason
+	maxMarker    = 256 << 10 // bytes of the marker: the reason names every sink
+)
+
+// contentsOf returns what a reason has from describeContents.
+func contentsOf(reason string) string {
+	_, contents, described := strings.Cut(reason, contentsPart)
+	contents, _, _ = strings.Cut(contents, earlierPart)
+	if !described {
+		return contentsUnknown
+	}
+	return contents
+}
+
+// checkVersion refuses a store of any other format version than the one this exporter reads and writes. There is no
+// conversion between versions. Bytes that are no version at all are malformed, so that the store is moved aside.
+func checkVersion(dir string, stored []byte) error {
+	version, ok := strings.CutPrefix(string(stored), codec.VersionPrefix)
+	switch {
+	case version == codec.Version:
+		return nil
+	case !ok:
+		return fmt.Errorf("%w: format version %.40q", form.ErrMalformed, stored)
+	}
+	return fmt.Errorf("%w: %s has version %.20q, this exporter reads version %q only; %s", ErrFormatVersion, dir, version, codec.Version,
+		versionRemedy)
+}
+
+// classifyOpenError decides whether an error at opening means that the store is broken and has to be moved aside. If it does
+// not, the store has another version or the environment is at fault, and the returned error has the remedy.
+func classifyOpenError(dir string, err error) (_ error, broken bool) {
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, ErrFormatVersion), errors.As(err, new(*RenamedError)):
+		return err, false
+	case disk.IsOutOfSpace(err):
+		return fmt.Errorf("journal: no space to open %s: free space or enlarge the volume: %w", dir, err), false
+	case errors.Is(err, errStoreFailed):
+		return err, false // Pebble still runs and holds its lock in this process; the next start can move the store aside
+	case strings.Contains(err.Error(), "unknown format major version"):
+		return fmt.Errorf("%w: %s was written with a newer store library (%w); %s", ErrFormatVersion, dir, err, versionRemedy), false
+	case errors.Is(err, ErrBroken), errors.Is(err, form.ErrMalformed), pebble.IsCorruptionError(err), errors.Is(err, fs.ErrNotExist):
+		return err, true
+	case errors.As(err, &errno):
+		return fmt.Errorf("journal: cannot open %s: %w", dir, err), false
+	}
+	return err, true
+}
+
+// moveStoreAside renames the store. Stores that were moved aside earlier are removed: they would fill the disk (I6).
+func moveStoreAside(fsys vfs.FS, dir, reason string, now time.Time, logger *slog.Logger) (to string, err error) {
+	names, err := fsys.List(dir)
+	if err != nil {
+		return "", fmt.Errorf("journal: cannot list %s: %w", dir, err)
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, brokenPrefix) {
+			continue
+		}
+		old := fsys.PathJoin(dir, name)
+		had, _ := brokenReason(fsys, old)
+		if err := fsys.RemoveAll(old); err != nil {
+			return "", fmt.Errorf("journal: cannot remove the older broken store %s: %w", old, err)
+		}
+		logger.Warn("journal: removed an older broken store", "path", old, "contents", contentsOf(had))
+	}
+	to = fsys.PathJoin(dir, brokenPrefix+now.UTC().Format("-20060102T150405.000Z"))
+	if err := fsys.Rename(fsys.PathJoin(dir, storeName), to); err != nil {
+		return "", fmt.Errorf("journal: cannot move the broken store aside: %w", err)
+	}
+	if err := disk.SyncDir(fsys, dir); err != nil {
+		return "", err
+	}
+	logger.Error("journal was broken and is started afresh; a gap will be announced", "code", string(condition.JournalRecovered), "reason", reason, "movedTo", to)
+	return to, nil
+}
+
+// removeBrokenStores deletes the stores that were moved aside, and returns how many there were.
+func removeBrokenStores(fsys vfs.FS, dir string) (n int, err error) {
+	names, err := fsys.List(dir)
+	for _, name := range names {
+		if err == nil && strings.HasPrefix(name, brokenPrefix) {
+			err = fsys.RemoveAll(fsys.PathJoin(dir, name))
+			n++
+		}
+	}
+	return n, err
+}
+
+// lastRecovery describes the store that was moved aside last; nil when none was.
+func lastRecovery(fsys vfs.FS, dir string) (*Recovery, error) {
+	names, err := fsys.List(dir)
+	if err != nil {
+		return nil, fmt.Errorf("journal: cannot list %s: %w", dir, err)
+	}
+	last := ""
+	for _, name := range names {
+		if strings.HasPrefix(name, brokenPrefix) {
+			last = max(last, name)
+		}
+	}
+	if last == "" {
+		return nil, nil
+	}
+	moved := fsys.PathJoin(dir, last)
+	reason, _ := brokenReason(fsys, moved)
+	return &Recovery{Reason: reason, MovedTo: moved}, nil
+}
+
+// markBroken makes the next Open move the store in dir aside.
+func markBroken(fsys vfs.FS, dir, reason string) error {
+	f, err := fsys.Create(fsys.PathJoin(dir, brokenMarker), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write([]byte(reason))
+	return errors.Join(err, f.Sync(), f.Close(), disk.SyncDir(fsys, dir))
+}
+
+// brokenReason reads what markBroken wrote.
+func brokenReason(fsys vfs.FS, dir string) (string, bool) {
+	f, err := fsys.Open(fsys.PathJoin(dir, brokenMarker))
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	b, _ := io.ReadAll(io.LimitReader(f, maxMarker)) // a marker with unreadable content still marks the store
+	return string(b), true
+}
+
+// firstLine is the first line of an error, at most 400 bytes of it.
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	if len(line) > 400 {
+		line = strings.ToValidUTF8(line[:400], "")
+	}
+	return line
 }

@@ -65,7 +65,11 @@ func TestWhyAConnectionFailsIsNamedWithARemedy(t *testing.T) {
 	closed.Close()
 	silent := serveRaw(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c); _ = c.Close() })
 	closing := serveRaw(t, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)); _ = c.Close() })
-	greeting := serveRaw(t, func(c net.Conn) { _, _ = io.WriteString(c, "INFO {}\r\n"); _, _ = io.Copy(io.Discard, c); _ = c.Close() })
+	greeting := serveRaw(t, func(c net.Conn) {
+		_, _ = io.WriteString(c, "INFO {}\r\n")
+		_, _ = io.Copy(io.Discard, c)
+		_ = c.Close()
+	})
 	with := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // no connection is established
 	for name, test := range map[string]struct {
 		address       string

@@ -86,8 +86,9 @@ func (t timeline) firstFrom(version string) int64 {
 	return 0
 }
 
-// ShareWith makes a tracker learn times from, and for, other resources of the same API server, if their versions are from one
-// sequence. position is that up to which everything was observed before; "" if unknown. Call it before anything is observed.
+// ShareWith makes a tracker learn times from, and for, other resources of the same API server, if their versions are from
+// one sequence. position is that up to which everything was observed before; "" if unknown. Call it before anything is
+// observed.
 func (k *Clock) ShareWith(t *Tracker, position string) {
 	if t.position = position; sharesVersions(t.scope.Resource) {
 		t.clock = k
@@ -202,8 +203,8 @@ func isRenewal(c *event.Change) bool {
 		(c.Namespace == "kube-node-lease" || c.Namespace == "kube-system") && c.ChangedAt.Source == event.TimeFromManagedFields
 }
 
-// sharesVersions reports whether the versions of a resource are from the sequence that most resources of kube-apiserver share
-// (KEP-5504). Events are often in an etcd of their own, and any other group may be served by an aggregated API.
+// sharesVersions reports whether the versions of a resource are from the sequence that most resources of kube-apiserver
+// share (KEP-5504). Events are often in an etcd of their own, and any other group may be served by an aggregated API.
 func sharesVersions(r event.Resource) bool {
 	if r.Resource == "events" || strings.HasSuffix(r.Group, "metrics.k8s.io") {
 		return false

@@ -1,7 +1,9 @@
 package format
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -121,4 +123,159 @@ func appendEnvelopeSource(b []byte, c *event.Change) []byte {
 
 func appendMillis(b []byte, member string, t time.Time) []byte {
 	return strconv.AppendInt(append(b, member...), t.UnixMilli(), 10)
+}
+
+// ContentTypeCloudEvents is the media type of a CloudEvent in the JSON event format
+// (github.com/cloudevents/spec, cloudevents/formats/json-format.md).
+const ContentTypeCloudEvents = "application/cloudevents+json"
+
+// Attribute is one context attribute of a CloudEvent (github.com/cloudevents/spec, cloudevents/spec.md, version 1.0.2).
+type Attribute struct {
+	Name string // as in the specification, without the prefix of any binding
+
+	boolean bool // not quoted in the JSON form
+	write   func(b []byte, c *event.Change) []byte
+}
+
+// Append appends the value of attribute a for c, in its canonical string form, to b and returns the extended slice. It
+// appends nothing if c does not have the attribute: no value is empty.
+func (a Attribute) Append(b []byte, c *event.Change) []byte { return a.write(b, c) }
+
+// Attributes returns every attribute that a change can have, in the order in which they are written, except datacontenttype,
+// which is always [ContentTypeJSON] and has its own header in most bindings.
+//
+// The specification allows no capitals and no separators in the names of extensions. None of them is an Integer: that type
+// has 32 bits, which is too small for a resourceVersion.
+func Attributes() []Attribute { return append([]Attribute(nil), attributes...) }
+
+var attributes = []Attribute{
+	{Name: "specversion", write: constantValue("1.0")},
+	{Name: "id", write: func(b []byte, c *event.Change) []byte { return c.AppendID(b) }},
+	{Name: "source", write: appendSource},
+	{Name: "type", write: func(b []byte, c *event.Change) []byte {
+		return append(append(b, "io.kubecdc.resource."...), c.Type...)
+	}},
+	{Name: "subject", write: appendSubject},
+	{Name: "time", write: func(b []byte, c *event.Change) []byte {
+		return timeOf(c).UTC().AppendFormat(b, time.RFC3339Nano)
+	}},
+	{Name: "cluster", write: func(b []byte, c *event.Change) []byte { return append(b, c.Cluster...) }},
+	{Name: "group", write: func(b []byte, c *event.Change) []byte { return append(b, groupName(c)...) }},
+	{Name: "resource", write: func(b []byte, c *event.Change) []byte { return append(b, c.Resource.Resource...) }},
+	{Name: "kind", write: func(b []byte, c *event.Change) []byte { return append(b, c.Resource.Kind...) }},
+	{Name: "uid", write: func(b []byte, c *event.Change) []byte { return append(b, c.UID...) }},
+	{Name: "resourceversion", write: func(b []byte, c *event.Change) []byte { return append(b, c.ResourceVersion...) }},
+	{Name: "sequence", write: appendSequence},
+	{Name: "partitionkey", write: func(b []byte, c *event.Change) []byte { return c.AppendKey(b) }},
+	{Name: "delta", write: func(b []byte, c *event.Change) []byte { return append(b, c.Delta...) }},
+	{Name: "class", write: func(b []byte, c *event.Change) []byte { return append(b, c.Class...) }},
+	{Name: "snapshotid", write: appendSnapshotID},
+	{Name: "coalesced", boolean: true, write: trueIf(func(c *event.Change) bool { return c.Coalesced })},
+	{Name: "finalstateunknown", boolean: true, write: trueIf(func(c *event.Change) bool { return c.FinalStateUnknown })},
+	{Name: "left", boolean: true, write: trueIf(func(c *event.Change) bool { return c.Left })},
+}
+
+func constantValue(value string) func([]byte, *event.Change) []byte {
+	return func(b []byte, _ *event.Change) []byte { return append(b, value...) }
+}
+
+// trueIf returns a writer that appends "true" if the condition holds, and nothing otherwise.
+func trueIf(holds func(*event.Change) bool) func([]byte, *event.Change) []byte {
+	return func(b []byte, c *event.Change) []byte {
+		if holds(c) {
+			return append(b, "true"...)
+		}
+		return b
+	}
+}
+
+// groupName returns the group, or "core" for the core group, as in the key: attributes must not be empty.
+func groupName(c *event.Change) string {
+	if c.Resource.Group == "" {
+		return "core"
+	}
+	return c.Resource.Group
+}
+
+// appendSource writes the resource as a URI reference (RFC 3986, section 4.1): an absolute path.
+func appendSource(b []byte, c *event.Change) []byte {
+	b = appendSegment(append(b, "/clusters/"...), c.Cluster)
+	b = appendSegment(append(b, '/'), groupName(c))
+	b = appendSegment(append(b, '/'), c.Resource.Version)
+	return appendSegment(append(b, '/'), c.Resource.Resource)
+}
+
+// appendSegment appends s as one path segment; characters that are not unreserved (RFC 3986, section 2.3) are
+// percent-encoded.
+func appendSegment(b []byte, s string) []byte {
+	const hex = "0123456789ABCDEF"
+	for i := 0; i < len(s); i++ {
+		switch ch := s[i]; {
+		case 'a' <= ch && ch <= 'z', 'A' <= ch && ch <= 'Z', '0' <= ch && ch <= '9', strings.IndexByte("-._~", ch) >= 0:
+			b = append(b, ch)
+		default:
+			b = append(b, '%', hex[ch>>4], hex[ch&15])
+		}
+	}
+	return b
+}
+
+func appendSnapshotID(b []byte, c *event.Change) []byte {
+	if c.Snapshot == nil {
+		return b
+	}
+	return append(b, c.Snapshot.ID...)
+}
+
+// appendSubject appends namespace/name, or the name of a cluster-scoped object. A control record has no name and no subject.
+func appendSubject(b []byte, c *event.Change) []byte {
+	if c.Namespace != "" && c.Name != "" {
+		b = append(append(b, c.Namespace...), '/')
+	}
+	return append(b, c.Name...)
+}
+
+// sequenceDigits is the length of the largest uint64.
+const sequenceDigits = 20
+
+// appendSequence appends the resourceVersion in a form that sorts as text, as the sequence extension requires
+// (cloudevents/extensions/sequence.md). A resourceVersion that is not a number, as aggregated API servers may have, gives no
+// sequence.
+func appendSequence(b []byte, c *event.Change) []byte {
+	rv := c.ResourceVersion
+	if rv == "" || len(rv) > sequenceDigits || strings.Trim(rv, "0123456789") != "" {
+		return b
+	}
+	const zeros = "00000000000000000000"
+	return append(append(b, zeros[:sequenceDigits-len(rv)]...), rv...)
+}
+
+// appendCloudEvent writes attributes and data as one JSON object.
+func appendCloudEvent(b []byte, c *event.Change) []byte {
+	b = append(b, '{')
+	for _, a := range attributes {
+		b = a.appendMember(b, c)
+	}
+	b = append(b, `"datacontenttype":"`+ContentTypeJSON+`","data":`...)
+	return append(AppendJSON(b, c), '}')
+}
+
+// appendMember appends the attribute as a member followed by a comma, or nothing.
+func (a Attribute) appendMember(b []byte, c *event.Change) []byte {
+	start := len(b)
+	b = append(append(append(b, '"'), a.Name...), `":`...)
+	if !a.boolean {
+		b = append(b, '"')
+	}
+	value := len(b)
+	b = a.write(b, c)
+	switch text := b[value:]; {
+	case len(text) == 0:
+		return b[:start]
+	case a.boolean:
+		return append(b, ',')
+	case slices.ContainsFunc(text, needsEscape):
+		return append(appendEscaped(b[:value-1], string(text)), ',')
+	}
+	return append(b, `",`...)
 }

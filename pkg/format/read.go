@@ -115,8 +115,8 @@ func (f *recordFacts) storedRecord() Stored {
 	return Stored{EmittedRecord: f.emittedRecord(), Cluster: f.cluster, DeadLetter: f.deadLetter}
 }
 
-// ParseKey returns what the key of an object says, see [event.Change.Key]; the resource is empty if it is none. Control records
-// of a whole resource have no name.
+// ParseKey returns what the key of an object says, see [event.Change.Key]; the resource is empty if it is none. Control
+// records of a whole resource have no name.
 func ParseKey(key string) (cluster string, of event.Resource, namespace, name string) {
 	parts := strings.Split(key, "/")
 	if len(parts) != 5 {

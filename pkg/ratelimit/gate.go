@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // GateState is what a [Gate] lets pass.
@@ -196,4 +198,108 @@ func (g *Gate) setStatus(status GateStatus) {
 	g.generation++
 	close(g.changed)
 	g.changed = make(chan struct{})
+}
+
+// Backoff spaces the tries of each failing item: after its n-th failure in a row, counted from zero, an item waits
+// between min·2ⁿ and min·2ⁿ⁺¹, evenly spread, and never less than min or more than max. Half of the longest wait is
+// fixed and half is random ("equal jitter"), so that items which failed together do not come back together.
+//
+// Unlike the default limiter of client-go it has no bucket that all items share: a thousand items that failed in one outage
+// wait independently. It holds memory for failing items only; Forget must be called on success.
+type Backoff[T comparable] struct {
+	min, max time.Duration
+	random   func() float64
+
+	mu       sync.Mutex
+	failures map[T]int
+}
+
+// NewBackoff returns a Backoff with waits from min to max. random returns numbers in [0,1), is called under a lock and
+// is usually rand.Float64. min must be positive and not above max.
+func NewBackoff[T comparable](min, max time.Duration, random func() float64) *Backoff[T] {
+	if min <= 0 || max < min {
+		panic("ratelimit: back-off needs 0 < min <= max")
+	}
+	return &Backoff[T]{min: min, max: max, random: random, failures: map[T]int{}}
+}
+
+// When records one more failure of item and returns how long to wait before the next try.
+func (b *Backoff[T]) When(item T) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.failures[item]
+	b.failures[item] = n + 1
+	return b.waitAfter(n)
+}
+
+// Forget ends the history of item: its next failure counts as the first, and no memory is held for it.
+func (b *Backoff[T]) Forget(item T) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.failures, item)
+}
+
+// NumRequeues returns how often item failed since it was last forgotten.
+func (b *Backoff[T]) NumRequeues(item T) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failures[item]
+}
+
+// waitAfter returns the wait after failure n, counted from zero.
+func (b *Backoff[T]) waitAfter(n int) time.Duration {
+	longest := b.max
+	// Shifting max down instead of min up cannot overflow.
+	if n < 62 && b.min <= b.max>>(n+1) {
+		longest = b.min << (n + 1)
+	}
+	shortest := max(b.min, longest/2)
+	return shortest + time.Duration(b.random()*float64(longest-shortest))
+}
+
+// Bucket is a token bucket: a steady rate with bursts. The zero value has no limit.
+type Bucket struct {
+	limiter *rate.Limiter // nil: no limit
+}
+
+// NewBucket returns a full Bucket that refills with perSecond tokens a second and holds at most burst. A rate of zero or
+// less is no limit; a burst below one counts as one.
+func NewBucket(perSecond float64, burst int) *Bucket {
+	if perSecond <= 0 {
+		return &Bucket{}
+	}
+	return &Bucket{limiter: rate.NewLimiter(rate.Limit(perSecond), max(burst, 1))}
+}
+
+// Wait waits for n tokens, takes them and returns nil, or the error of ctx when that ends first. n may exceed the burst: the
+// tokens are then taken in portions. Unlike in rate.Limiter, a deadline that cannot be met is no error before it passes.
+func (b *Bucket) Wait(ctx context.Context, n int) error {
+	if b.limiter == nil {
+		return ctx.Err()
+	}
+	for n > 0 {
+		portion := min(n, b.limiter.Burst())
+		reservation := b.limiter.ReserveN(time.Now(), portion)
+		if err := Sleep(ctx, reservation.Delay()); err != nil {
+			reservation.Cancel()
+			return err
+		}
+		n -= portion
+	}
+	return ctx.Err()
+}
+
+// Sleep waits for d and returns nil, or the error of ctx when that ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -1,12 +1,23 @@
 package shape
 
 import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
+	"hash"
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 	"github.com/kubecdc/kubecdc/pkg/shape/path"
 )
 
@@ -141,3 +152,231 @@ func isQualifiedName(name string) bool { return qualifiedName.MatchString(name) 
 func (m SecretMetadata) describeShown() string { return fmt.Sprintf("%q %q", m.Labels, m.Annotations) }
 
 var qualifiedName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+
+// The summary of a known object holds digests of its parts (see deltas.AppendParts). Short values can be guessed from a
+// digest, so the summary is encrypted before it is stored in event.Known.Summary:
+//
+//	method     1   see below; a bit is set if a filter has left the object out
+//	redaction  4   ID of the redaction under which the object was last emitted
+//	form       4   ID of the form in which it was read, see rule.formOf
+//	shape      4   ID of what the rule leaves out of changes, see Policy.shapeID
+//	summary        AES-256-GCM with a random nonce in front
+//
+// The key is derived from redaction.key, which is not stored. Without redaction.key, summaries of objects with redacted
+// values are encrypted with a key that exists only in the process, so they are lost at a restart; all others with a key
+// derived from a secret of the journal.
+const (
+	sealedNone       = 0x20 // there is no summary
+	sealedStable     = 0x21
+	sealedEphemeral  = 0x22
+	sealedNotEmitted = 0x40 // a bit
+	sealedHeader     = 13
+)
+
+// emission is how an object was last emitted, or would have been if a filter had not left it out.
+type emission struct {
+	redaction, form, shape uint32
+	filtered               bool // no destination has it
+}
+
+// Special IDs of redactions.
+const (
+	redactionUnknown uint32 = iota // stored without a summary; so is the form, which no body has then
+	redactionOlder                 // any redaction other than the current one
+	firstRedaction
+)
+
+// summarySeal encrypts and decrypts summaries. Safe for concurrent use.
+type summarySeal struct {
+	keyed             bool // stable was derived from redaction.key
+	stable, ephemeral cipher.AEAD
+}
+
+// newSeal returns a seal with the configured key, if any, and the secret of the journal.
+func newSeal(key, secret []byte) (*summarySeal, error) {
+	const purpose = "kubecdc summaries of known objects"
+	s := &summarySeal{keyed: len(key) > 0}
+	base := secret
+	if s.keyed {
+		base = key
+	}
+	var err error
+	if s.stable, err = newAEAD(deriveKey(base, purpose)); err != nil {
+		return nil, err
+	}
+	random := make([]byte, 32)
+	if _, err := rand.Read(random); err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	s.ephemeral, err = newAEAD(random)
+	return s, err
+}
+
+func newAEAD(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// sealSummary returns the stored form of a summary. conceals is set if the rule redacts values of the object. scratch is
+// memory that calls reuse.
+func (s *summarySeal) sealSummary(scratch *[]byte, summary string, as emission, conceals bool) string {
+	method, aead := byte(sealedStable), s.stable
+	switch {
+	case summary == "":
+		method = sealedNone
+	case conceals && !s.keyed:
+		method, aead = sealedEphemeral, s.ephemeral
+	}
+	b := append(append((*scratch)[:0], summary...), method)
+	for _, id := range [...]uint32{as.redaction, as.form, as.shape} {
+		b = binary.BigEndian.AppendUint32(b, id)
+	}
+	if as.filtered {
+		b[len(summary)] |= sealedNotEmitted
+	}
+	if method != sealedNone {
+		b = aead.Seal(b, nil, b[:len(summary)], nil)
+	}
+	*scratch = b
+	return string(b[len(summary):])
+}
+
+// openSummary is the inverse of sealSummary. It returns "" for a summary that was never sealed or has an unknown key.
+func (s *summarySeal) openSummary(stored string) (summary string, as emission) {
+	if len(stored) < sealedHeader || stored[0]&^sealedNotEmitted < sealedNone || stored[0]&^sealedNotEmitted > sealedEphemeral {
+		return "", emission{}
+	}
+	header := []byte(stored[:sealedHeader])
+	as.redaction, as.form = binary.BigEndian.Uint32(header[1:]), binary.BigEndian.Uint32(header[5:])
+	as.shape = binary.BigEndian.Uint32(header[9:])
+	as.filtered = header[0]&sealedNotEmitted != 0
+	aead := s.stable
+	switch header[0] &^ sealedNotEmitted {
+	case sealedNone:
+		return "", as
+	case sealedEphemeral:
+		aead = s.ephemeral
+	}
+	plain, err := aead.Open(nil, nil, []byte(stored[sealedHeader:]), nil)
+	if err != nil { // another key
+		return "", as
+	}
+	return string(plain), as
+}
+
+// IsEmitted reports whether a destination may have the known object with this stored summary: no filter has left it out.
+func IsEmitted(stored string) bool {
+	_, sealed := splitCopies(stored)
+	return len(sealed) < sealedHeader || sealed[0]&sealedNotEmitted == 0 || sealed[0]&^sealedNotEmitted > sealedEphemeral
+}
+
+// Values of HashOptions.Scope.
+const (
+	scopeObject = "object"
+	scopeGlobal = "global"
+)
+
+// HashOptions configures the hashes of redact: hmac.
+type HashOptions struct {
+	// Which equal values have equal hashes: object (values at one path of one object) or global (all values that rules with
+	// this scope redact). With global, a user with permission to write any value and to read the stream can test guesses of
+	// all other values.
+	Scope string `mapstructure:"scope"`
+}
+
+const (
+	hashPrefix  = "hmac-sha256:"
+	hashLength  = 16 // bytes of the hash in the output; collisions are negligible
+	keyIDLength = 4  // bytes of the key ID
+)
+
+// hasher computes the hashes that replace values: "hmac-sha256:", the key ID, ":" and the hash. Each scope has its own key,
+// derived from the configured one, so that hashes of different scopes cannot be compared. Safe for concurrent use.
+type hasher struct {
+	global bool
+	prefix string // of every hash, including the opening quote
+	pool   sync.Pool
+}
+
+func newHasher(key []byte, scope string) *hasher {
+	if scope == "" {
+		scope = scopeObject
+	}
+	derived := deriveKey(key, "kubecdc redaction, scope "+scope)
+	h := &hasher{global: scope == scopeGlobal, prefix: `"` + hashPrefix + keyIDOf(derived) + ":"}
+	h.pool.New = func() any { return &keyedMAC{Hash: hmac.New(sha256.New, derived)} }
+	return h
+}
+
+// keyIDOf returns the ID of a key. It identifies the key, as any hash does, but reveals nothing else about it.
+func keyIDOf(key []byte) string {
+	return hex.EncodeToString(deriveKey(key, "kubecdc redaction, key ID")[:keyIDLength])
+}
+
+func deriveKey(key []byte, purpose string) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(purpose))
+	return h.Sum(nil)
+}
+
+// hashValue returns the hash of a scalar as a JSON string. Strings are hashed by their text, so that escapes make no
+// difference, and other scalars by their spelling. The object and the place of the value are included in the hash, unless
+// the scope is global.
+func (h *hasher) hashValue(value []byte, object string, place []byte) []byte {
+	if value[0] == '"' {
+		value = rawjson.Unquote(value)
+	}
+	m := h.pool.Get().(*keyedMAC)
+	defer h.pool.Put(m)
+	m.Reset()
+	if !h.global { // length prefixes make the encoding of object and place unambiguous
+		m.text = append(strconv.AppendInt(m.text[:0], int64(len(object)), 10), ':')
+		m.text = append(strconv.AppendInt(append(m.text, object...), int64(len(place)), 10), ':')
+		m.Write(append(m.text, place...))
+	}
+	m.Write(value)
+	m.text = m.Sum(m.text[:0])
+	out := append(make([]byte, 0, len(h.prefix)+2*hashLength+1), h.prefix...)
+	return append(hex.AppendEncode(out, m.text[:hashLength]), '"')
+}
+
+// keyedMAC is an HMAC with a scratch buffer.
+type keyedMAC struct {
+	hash.Hash
+	text []byte
+}
+
+// isOwnHash reports whether a stored value is a hash with this key and scope.
+func (h *hasher) isOwnHash(quoted []byte) bool {
+	return isHash(quoted) && bytes.HasPrefix(quoted, []byte(h.prefix))
+}
+
+// identityOf returns the identity that hashes of scope object include: the UID, or the key if there is none.
+func identityOf(c *event.Change) string {
+	if c.UID != "" {
+		return c.UID
+	}
+	return c.Key()
+}
+
+// isHash reports whether a stored value is a hash, with this key or another one, which must not be hashed again. Hashes of
+// earlier versions have no key ID.
+func isHash(quoted []byte) bool {
+	text, ok := bytes.CutPrefix(quoted, []byte(`"`+hashPrefix))
+	if !ok {
+		return false
+	}
+	text, ok = bytes.CutSuffix(text, []byte(`"`))
+	if id, digits, keyed := bytes.Cut(text, []byte(":")); keyed {
+		ok, text = ok && len(id) == 2*keyIDLength && isHex(id), digits
+	}
+	return ok && len(text) == 2*hashLength && isHex(text)
+}
+
+func isHex(digits []byte) bool {
+	_, err := hex.Decode(make([]byte, len(digits)/2), digits)
+	return err == nil
+}

@@ -158,7 +158,8 @@ func DecodeEntries(b []byte, each func(StateEntry) error) error {
 
 var errEntries = errors.New("malformed entries of a state")
 
-// StateStore is a log of entries in a bus, which one process appends to. One goroutine uses it. Its errors name the topic or stream, and the remedy.
+// StateStore is a log of entries in a bus, which one process appends to. One goroutine uses it. Its errors name the topic or
+// stream, and the remedy.
 type StateStore interface {
 	// Read calls each for everything that is stored, in the order of writing; later calls continue where the last one ended. It
 	// returns at the end that the store had at the call. A topic or stream that does not exist is an empty state. reset means

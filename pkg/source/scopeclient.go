@@ -3,11 +3,13 @@ package source
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
+	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 // scopeClient is a scope's access to the API server: the endpoint, the back-off between requests, and the check that the
@@ -130,4 +132,107 @@ func (c *scopeClient) waitAfter(ctx context.Context, err error) error {
 // waitFor waits for d, or until a reconnect is requested.
 func (c *scopeClient) waitFor(ctx context.Context, d time.Duration) error {
 	return sleepUnlessSignaled(ctx, d, c.reconnect)
+}
+
+// followCredentials has everything use changed credentials at once: what waits after a failure tries again, and watches are
+// opened with them. It returns when ctx ends.
+func (s *Source) followCredentials(ctx context.Context) {
+	known, _ := s.cfg.Client.Refresh()
+	for sleep(ctx, apiserver.LookInterval) == nil {
+		loaded, err := s.cfg.Client.Refresh()
+		problem := condition.Problem{}
+		if err != nil {
+			problem = condition.Problem{Code: condition.CredentialsUnread, Cause: err.Error()}
+		}
+		s.credentials.Update(problem)
+		if loaded == known {
+			continue
+		}
+		known = loaded
+		s.cfg.Log.Info("the credentials for the API server have changed; using them")
+		s.poller.scheduler.requestPoll()
+		for _, r := range s.runners.allRunners() {
+			for _, f := range r.followers {
+				f.api.requestReconnect()
+			}
+		}
+	}
+}
+
+// Selected is a part of what is watched.
+type Selected struct {
+	Names     []string // of resources, as rules name them; nil for all
+	Namespace string   // the only one; "" for all
+	Objects   []string // keys of the only objects, "namespace/name", or "name" of cluster-scoped ones; nil for all
+}
+
+// SelectedScope is a watched scope of which something is selected.
+type SelectedScope struct {
+	Resource, ID string
+	Objects      []string // those that it can have; nil for all
+}
+
+// SelectScopes returns the watched scopes that can have what is selected. unknown are the names that select nothing. It is
+// complete once the source has found what is served, which discovered reports.
+func (s *Source) SelectScopes(of Selected) (scopes []SelectedScope, unknown []string, discovered bool) {
+	discovered = s.runners.isDiscovered()
+	all := s.runners.allRunners()
+	if len(of.Names) == 0 {
+		of.Names = []string{"*"}
+		scopes, _, discovered = s.SelectScopes(of)
+		return scopes, nil, discovered
+	}
+	found := map[string]bool{} // IDs
+	for _, name := range of.Names {
+		isSelected, known := selection.Rule{Select: []string{name}}.Matcher(), false
+		for _, r := range all {
+			if !isSelected(r.resource) {
+				continue
+			}
+			known = true
+			for _, f := range r.followers {
+				if objects, has := of.partIn(f.scope); has && !found[f.scope.ID] {
+					found[f.scope.ID] = true
+					scopes = append(scopes, SelectedScope{r.resource.String(), f.scope.ID, objects})
+				}
+			}
+		}
+		if !known {
+			unknown = append(unknown, name)
+		}
+	}
+	return scopes, unknown, discovered
+}
+
+// partIn returns the selected objects that a scope can have, nil for all, and whether it can have any.
+func (of Selected) partIn(scope selection.Scope) (objects []string, has bool) {
+	covers := func(namespace string) bool { return scope.Namespace == "" || scope.Namespace == namespace }
+	if of.Namespace != "" && (!scope.Namespaced || !covers(of.Namespace)) {
+		return nil, false
+	}
+	for _, key := range of.Objects {
+		namespace, _, namespaced := strings.Cut(key, "/")
+		if namespaced == scope.Namespaced && (!namespaced || covers(namespace)) {
+			objects = append(objects, key)
+		}
+	}
+	return objects, of.Objects == nil || len(objects) > 0
+}
+
+// EmitWatermarks has each watched scope emit a watermark now, also where nothing has changed since the last one.
+func (s *Source) EmitWatermarks() {
+	for _, r := range s.runners.allRunners() {
+		for _, f := range r.followers {
+			f.out.watermarks.request()
+		}
+	}
+}
+
+// EmitRequested looks for snapshots that the store has new requests for, and emits them.
+func (s *Source) EmitRequested() {
+	for _, r := range s.runners.allRunners() {
+		for _, f := range r.followers {
+			signal(f.requested)
+		}
+	}
 }

@@ -3,12 +3,18 @@ package audit
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -273,4 +279,187 @@ func readLine(lines *bufio.Reader) (line []byte, size int, err error) {
 			return line, size, nil
 		}
 	}
+}
+
+// rotation lists the rotated files of a log, the oldest modification time first.
+type rotation []rotatedFile
+
+type rotatedFile struct {
+	path       string
+	info       fs.FileInfo
+	compressed bool
+}
+
+// rotatedFiles finds the rotated files of a log. The API server inserts a time before the extension; logrotate appends a
+// suffix.
+func rotatedFiles(path string) (rotation, error) {
+	base, ext := filepath.Base(path), filepath.Ext(path)
+	stem := strings.TrimSuffix(base, ext)
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	var found rotation
+	for _, e := range entries {
+		name := strings.TrimSuffix(e.Name(), ".gz")
+		byAPIServer := strings.HasPrefix(name, stem+"-") && filepath.Ext(name) == ext
+		byOthers := name != base && (strings.HasPrefix(name, base+".") || strings.HasPrefix(name, base+"-"))
+		if !byAPIServer && !byOthers && e.Name() != base+".gz" {
+			continue
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			found = append(found, rotatedFile{filepath.Join(filepath.Dir(path), e.Name()), info, name != e.Name()})
+		}
+	}
+	slices.SortFunc(found, func(a, b rotatedFile) int {
+		return cmp.Or(a.info.ModTime().Compare(b.info.ModTime()), cmp.Compare(a.path, b.path))
+	})
+	return found, nil
+}
+
+// uncompressed returns the files that can be read.
+func (all rotation) uncompressed() rotation {
+	return slices.DeleteFunc(slices.Clone(all), func(r rotatedFile) bool { return r.compressed })
+}
+
+// uncompressedPaths returns the paths of the files that can be read, the newest first.
+func (all rotation) uncompressedPaths() (found []string) {
+	for _, r := range slices.Backward(all.uncompressed()) {
+		found = append(found, r.path)
+	}
+	return found
+}
+
+// writtenSince returns the readable files that were modified after a time.
+func (all rotation) writtenSince(t time.Time) rotation {
+	return slices.DeleteFunc(all.uncompressed(), func(r rotatedFile) bool { return !r.info.ModTime().After(t) })
+}
+
+// writtenAfter returns the readable files that follow another one, which may be one of them.
+func (all rotation) writtenAfter(was fs.FileInfo) rotation {
+	left := all.uncompressed()
+	if i := slices.IndexFunc(left, func(r rotatedFile) bool { return os.SameFile(r.info, was) }); i >= 0 {
+		return left[i+1:]
+	}
+	return left.writtenSince(was.ModTime())
+}
+
+// countCompressedAfter counts the compressed files that were modified after another one. If that one is not among the
+// rotated files, one of the compressed files is assumed to be it.
+func (all rotation) countCompressedAfter(was fs.FileInfo) (n int) {
+	itself := 1
+	for _, r := range all {
+		switch {
+		case os.SameFile(r.info, was):
+			itself = 0
+		case r.compressed && r.info.ModTime().After(was.ModTime()):
+			n++
+		}
+	}
+	return max(0, n-itself)
+}
+
+// filePosition is a position in a file. The hash of the file's head identifies the file under another name (DESIGN.md).
+type filePosition struct {
+	offset int64
+	head   int64 // number of bytes that sum covers
+	sum    string
+	since  time.Time // response time of the newest event before it; of a new log the start time
+}
+
+const maxHead = 1024
+
+// positionIn returns the position at an offset of a file.
+func positionIn(open *os.File, offset int64, since time.Time) (filePosition, error) {
+	p := filePosition{offset: offset, head: min(offset, maxHead), since: since}
+	var err error
+	p.sum, err = hashHead(open, p.head)
+	return p, err
+}
+
+func hashHead(open *os.File, size int64) (string, error) {
+	b := make([]byte, size)
+	if _, err := open.ReadAt(b, 0); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// String returns the stored form.
+func (p filePosition) String() string {
+	return fmt.Sprintf("%d %d %s %d", p.offset, p.head, p.sum, unixMillis(p.since))
+}
+
+// parseFilePosition parses the stored form. Older ones have no time.
+func parseFilePosition(text string) (p filePosition, ok bool) {
+	var ms int64
+	n, _ := fmt.Sscanf(text, "%d %d %s %d", &p.offset, &p.head, &p.sum, &ms)
+	if ms > 0 {
+		p.since = time.UnixMilli(ms)
+	}
+	return p, n >= 3 && p.head >= 0 && p.head <= maxHead && p.offset >= p.head
+}
+
+// unixMillis returns 0 for the zero time.
+func unixMillis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// matchesFile reports whether the file has the same head and at least the length of the position.
+func (p filePosition) matchesFile(open *os.File) bool {
+	info, err := open.Stat()
+	if err != nil || info.Size() < p.offset {
+		return false
+	}
+	sum, err := hashHead(open, p.head)
+	return err == nil && (sum == p.sum || p.head == 0)
+}
+
+// findInLog opens the file of a log that the position matches; nil if there is none. It tries the path before it lists the
+// rotated files, so that a file that is renamed in between is found there.
+func (p filePosition) findInLog(path string) (*os.File, error) {
+	if open := p.findAmong([]string{path}); open != nil {
+		return open, nil
+	}
+	rotated, err := rotatedFiles(path)
+	return p.findAmong(rotated.uncompressedPaths()), err
+}
+
+// findAmong opens the first file that the position matches; nil if there is none.
+func (p filePosition) findAmong(paths []string) *os.File {
+	for _, path := range paths {
+		open, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		if p.matchesFile(open) {
+			return open
+		}
+		open.Close()
+	}
+	return nil
+}
+
+// lastLineStart returns the offset after the last newline of a file.
+func lastLineStart(open *os.File) (int64, error) {
+	end, err := open.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, err
+	}
+	for b := make([]byte, 64<<10); end > 0; {
+		from := max(0, end-int64(len(b)))
+		n, err := open.ReadAt(b[:end-from], from)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		if i := bytes.LastIndexByte(b[:n], '\n'); i >= 0 {
+			return from + int64(i) + 1, nil
+		}
+		end = from
+	}
+	return 0, nil
 }

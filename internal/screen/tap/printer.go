@@ -5,9 +5,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 
@@ -230,4 +234,91 @@ func describeChange(c *event.Change) string {
 		about = append(about, "by "+c.Actor.Manager)
 	}
 	return escapeUnprintable(strings.Join(slices.DeleteFunc(about, func(s string) bool { return s == "" }), ", "))
+}
+
+// escapeUnprintable writes text from a cluster so that it cannot steer a terminal: what is not printable is escaped.
+func escapeUnprintable(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		q := strconv.QuoteToGraphic(s)
+		return q[1 : len(q)-1]
+	}
+	return s
+}
+
+// escapeYAML writes a character as YAML does (YAML 1.2.2, section 5.7).
+func escapeYAML(b []byte, r rune) []byte { return fmt.Appendf(b, `\U%08x`, r) }
+
+// truncate cuts a text to at most so many characters.
+func truncate(s string, most int) string {
+	n := 0
+	for i := range s {
+		if n == most {
+			return s[:i] + "…"
+		}
+		n++
+	}
+	return s
+}
+
+// A style is how a part of a line looks, as an ANSI sequence.
+type style string
+
+const (
+	plain  style = ""
+	bold   style = "\x1b[1m"
+	faint  style = "\x1b[2m"
+	red    style = "\x1b[31m"
+	green  style = "\x1b[32m"
+	yellow style = "\x1b[33m"
+	cyan   style = "\x1b[36m"
+	reset  style = "\x1b[0m"
+)
+
+// withStyle writes text in a style and leaves the terminal as it was.
+func (p *Printer) withStyle(s style, text string) string {
+	if !p.color || s == plain || text == "" {
+		return text
+	}
+	return string(s) + text + string(reset)
+}
+
+// notes is a log for a terminal: warnings, one line each, without time and level.
+type notes struct {
+	mu     *sync.Mutex
+	w      io.Writer
+	before string // attributes that every line has
+}
+
+func newNotes(w io.Writer) *notes { return &notes{mu: &sync.Mutex{}, w: w} }
+
+var _ slog.Handler = (*notes)(nil)
+
+func (n *notes) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+func (n *notes) Handle(_ context.Context, r slog.Record) error {
+	var b strings.Builder
+	b.WriteString("! " + escapeUnprintable(r.Message) + n.before)
+	r.Attrs(func(a slog.Attr) bool {
+		b.WriteString(formatAttribute(a))
+		return true
+	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err := fmt.Fprintln(n.w, b.String())
+	return err
+}
+
+func (n *notes) WithAttrs(attrs []slog.Attr) slog.Handler {
+	more := *n
+	for _, a := range attrs {
+		more.before += formatAttribute(a)
+	}
+	return &more
+}
+
+// WithGroup implements [slog.Handler]. Groups are not used here.
+func (n *notes) WithGroup(string) slog.Handler { return n }
+
+func formatAttribute(a slog.Attr) string {
+	return "; " + a.Key + ": " + escapeUnprintable(a.Value.Resolve().String())
 }

@@ -2,10 +2,14 @@ package kafka
 
 import (
 	"context"
+	"encoding/binary"
+	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
@@ -168,3 +172,63 @@ func (q *byteBudget) tryReserve(n int) bool {
 }
 
 func (q *byteBudget) releaseBytes(n int) { q.remaining.Add(int64(n)) }
+
+// timestampCondition is raised while brokers reject timestamps because their clock differs too much from ours
+// (message.timestamp.before.max.ms, message.timestamp.after.max.ms). It is safe for concurrent use.
+type timestampCondition struct {
+	condition *condition.Condition
+	last      atomic.Int64 // when a timestamp was rejected last, Unix nanoseconds
+}
+
+func newTimestampCondition(log *slog.Logger) *timestampCondition {
+	return &timestampCondition{condition: condition.New(log, "", condition.Problem{})}
+}
+
+// recordRefusal records that a broker has rejected the present time as a timestamp.
+func (c *timestampCondition) recordRefusal(topic string, err error) {
+	c.last.Store(time.Now().UnixNano())
+	c.condition.Update(condition.Problem{Code: condition.SinkClockRefused, Cause: "a broker rejects the current time as a timestamp"},
+		"topic", topic, "error", err)
+}
+
+// status returns whether brokers reject timestamps: each lane has tried one again since the last refusal.
+func (c *timestampCondition) status() condition.Status {
+	c.condition.UpdateIf(func(condition.Status) bool { return time.Since(time.Unix(0, c.last.Load())) >= 2*timestampPause }, condition.Problem{})
+	return c.condition.Status()
+}
+
+func (c *timestampCondition) close() { c.condition.Close() }
+
+// partitionForKey returns the partition of a key as the Java client's default partitioner does
+// (org.apache.kafka.common.utils.Utils.murmur2, toPositive), so that stream processors that join on the key find the
+// partitions they expect.
+func partitionForKey(key []byte, partitions int) int32 {
+	return int32(int(murmur2(key)&0x7fffffff) % partitions)
+}
+
+// murmur2 is the 32-bit MurmurHash2 with the seed of Kafka's Java client.
+func murmur2(data []byte) uint32 {
+	const (
+		seed uint32 = 0x9747b28c
+		m    uint32 = 0x5bd1e995
+		r           = 24
+	)
+	h := seed ^ uint32(len(data))
+	for ; len(data) >= 4; data = data[4:] {
+		k := binary.LittleEndian.Uint32(data) * m
+		k ^= k >> r
+		h = h*m ^ k*m
+	}
+	switch len(data) {
+	case 3:
+		h ^= uint32(data[2]) << 16
+		fallthrough
+	case 2:
+		h ^= uint32(data[1]) << 8
+		fallthrough
+	case 1:
+		h = (h ^ uint32(data[0])) * m
+	}
+	h = (h ^ h>>13) * m
+	return h ^ h>>15
+}

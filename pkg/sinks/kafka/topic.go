@@ -7,10 +7,13 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
@@ -156,4 +159,208 @@ func (c *topicCatalog) checkLayouts(ctx context.Context, topics []*topic) {
 			c.setLayout(t, now)
 		}
 	}
+}
+
+// layoutMaxAge is how old the partition count of a topic may be before it is queried again.
+const layoutMaxAge = 30 * time.Second
+
+// route assigns the changes of one topic to lanes: one for each partition or, until the partitions are known, the waiting
+// lane.
+type route struct {
+	topic *topic
+	lanes []sinks.Lane
+	used  []bool // by lane: it was returned since the last release
+}
+
+func newRoute(t *topic, lanes ...sinks.Lane) *route {
+	return &route{topic: t, lanes: lanes, used: make([]bool, len(lanes))}
+}
+
+func topicLanes(topic string, count int) []sinks.Lane {
+	lanes := make([]sinks.Lane, count)
+	for i := range lanes {
+		lanes[i] = laneName(topic, int32(i), count)
+	}
+	return lanes
+}
+
+// isWaiting reports whether the partitions of the topic were unknown when the route was made.
+func (r *route) isWaiting() bool { return r.lanes[0] == waitingLane(r.topic.name) }
+
+// router assigns changes to lanes. One of its methods is called at a time.
+type router struct {
+	template    *sinks.Template // of the topic
+	topics      *topicCatalog
+	runCtx      context.Context        // of the sink
+	background  func(func())           // starts a goroutine of the sink
+	former      func(topic string) int // see formerLayouts
+	confirmAcks func() bool            // see ackLog.confirmAll
+
+	scratch []byte
+	routes  map[string]*route // by topic
+
+	layoutsCheckedAt    time.Time
+	layoutCheckInterval time.Duration
+	checkingLayouts     atomic.Bool // a check is under way
+}
+
+func newRouter(runCtx context.Context, background func(func()), template *sinks.Template, topics *topicCatalog,
+	former func(string) int, confirmAcks func() bool,
+) *router {
+	return &router{
+		template: template, topics: topics, runCtx: runCtx, background: background, former: former, confirmAcks: confirmAcks, routes: map[string]*route{},
+		layoutCheckInterval: layoutMaxAge,
+	}
+}
+
+// laneTo returns the lane of c in the topic of a template; nil stands for that of the sink.
+func (r *router) laneTo(c *event.Change, template *sinks.Template) (sinks.Lane, error) {
+	to, err := r.routeTo(c, template)
+	if err != nil {
+		return "", err
+	}
+	r.scratch = c.AppendKey(r.scratch[:0])
+	i := partitionForKey(r.scratch, len(to.lanes))
+	to.used[i] = true
+	return to.lanes[i], nil
+}
+
+// allLanesTo returns all lanes of the topic of a template, by partition.
+func (r *router) allLanesTo(c *event.Change, template *sinks.Template) ([]sinks.Lane, error) {
+	to, err := r.routeTo(c, template)
+	if err != nil {
+		return nil, err
+	}
+	for i := range to.used {
+		to.used[i] = true
+	}
+	return to.lanes, nil
+}
+
+// routeTo returns the route of the topic that a template names for c; nil stands for that of the sink.
+func (r *router) routeTo(c *event.Change, template *sinks.Template) (*route, error) {
+	if template == nil {
+		template = r.template
+	}
+	r.scratch = template.AppendName(r.scratch[:0], c, appendEscaped)
+	to := r.routes[string(r.scratch)]
+	if to == nil {
+		if err := checkTopicName(r.scratch); err != nil {
+			return nil, &sinks.RejectedError{Reason: "no topic for this change", Err: err}
+		}
+		to = r.createRoute(string(r.scratch))
+	}
+	return to, nil
+}
+
+// createRoute creates the route of a topic from the layout of the previous process, while changes of that are delivered, or
+// else from its known layout, or with a waiting lane.
+func (r *router) createRoute(name string) *route {
+	t := r.topics.topicByName(name)
+	to := newRoute(t, waitingLane(name))
+	if count := r.former(name); count > 0 {
+		to = newRoute(t, topicLanes(name, count)...)
+	} else if now := t.layout.Load(); now != nil {
+		to = newRoute(t, topicLanes(name, len(now.Leads))...)
+	}
+	r.routes[name] = to
+	return to
+}
+
+func (r *router) hasRoute(topic string) bool { return r.routes[topic] != nil }
+
+// resumeLanes creates the routes to which these lanes belong. A lane's name contains how many partitions its topic had.
+func (r *router) resumeLanes(lanes []sinks.Lane) {
+	for _, name := range lanes {
+		if topic, ok := topicOfWaitingLane(name); ok {
+			r.routes[topic] = newRoute(r.topics.topicByName(topic), name)
+		} else if topic, _, count, err := parseLane(name); err == nil {
+			t := r.topics.topicByName(topic)
+			r.routes[topic] = newRoute(t, topicLanes(topic, count)...)
+			if now := t.layout.Load(); now != nil && len(now.Leads) != count {
+				r.topics.changed.Store(t, nil)
+			}
+		}
+	}
+}
+
+// pendingRepartitions returns the routes of topics that have another number of partitions by now, and starts a
+// check of all topics when it is due.
+func (r *router) pendingRepartitions() (due []sinks.Repartition) {
+	r.startLayoutCheck()
+	for one := range r.topics.changed.Range {
+		t := one.(*topic)
+		from, count := r.routes[t.name], len(t.layout.Load().Leads)
+		former := r.former(t.name)
+		waits := 0 < former && former < count // with the partitions that were added until the former layout is finished
+		if waits {
+			count = former
+		}
+		if from == nil || !from.isWaiting() && count == len(from.lanes) {
+			if !waits {
+				r.topics.changed.Delete(t)
+			}
+			continue
+		}
+		to := sinks.Repartition{From: from.lanes, To: topicLanes(t.name, count), Lost: count < len(from.lanes),
+			FormerLane: func(c *event.Change) sinks.Lane {
+				return from.lanes[partitionForKey(c.AppendKey(nil), len(from.lanes))]
+			}}
+		switch {
+		case from.isWaiting(): // the layout became known, which needs no log line
+		case to.Lost:
+			to.Reason = fmt.Sprintf("topic %q was recreated: it has %d partitions, and had %d", t.name, count, len(from.lanes))
+		default:
+			to.Reason = fmt.Sprintf("topic %q has %d partitions now, and had %d", t.name, count, len(from.lanes))
+		}
+		due = append(due, to)
+	}
+	return due
+}
+
+// applyRepartition replaces the lanes of a topic and reports whether they are lanes of Kafka.
+func (r *router) applyRepartition(to sinks.Repartition) bool {
+	topic, _, _, err := parseLane(to.To[0])
+	if err != nil {
+		return false
+	}
+	r.routes[topic] = newRoute(r.topics.topicByName(topic), to.To...)
+	return true
+}
+
+// releaseLanes marks lanes as unused, and drops topics that have no used lane.
+func (r *router) releaseLanes(lanes []sinks.Lane) {
+	for _, name := range lanes {
+		topic, i, _, err := parseLane(name)
+		if waiting, ok := topicOfWaitingLane(name); ok {
+			topic, err = waiting, nil
+		}
+		of := r.routes[topic]
+		if err != nil || of == nil || int(i) >= len(of.lanes) || of.lanes[i] != name {
+			continue
+		}
+		of.used[i] = false
+		if !slices.Contains(of.used, true) {
+			delete(r.routes, topic)
+			r.topics.removeTopic(topic)
+		}
+	}
+}
+
+// startLayoutCheck refreshes the layouts of all topics in the background when they are too old, and compares all partitions
+// with what they have acknowledged.
+func (r *router) startLayoutCheck() {
+	if time.Since(r.layoutsCheckedAt) < r.layoutCheckInterval || !r.checkingLayouts.CompareAndSwap(false, true) {
+		return
+	}
+	r.layoutsCheckedAt = time.Now()
+	var topics []*topic
+	for _, of := range r.routes {
+		topics = append(topics, of.topic)
+	}
+	r.background(func() {
+		defer r.checkingLayouts.Store(false)
+		r.topics.checkLayouts(r.runCtx, topics)
+		r.confirmAcks()
+	})
 }

@@ -3,11 +3,18 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"math"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
@@ -215,4 +222,120 @@ func (w *publishWindow) reclaimBytes() {
 	for _, f := range w.batches {
 		w.retained.releaseBytes(len(f.bytes))
 	}
+}
+
+// codecsByPreference are tried in this order where the configuration names none. Brokers of other makes lack zstd, and some
+// know gzip alone.
+var codecsByPreference = []string{defaultCompression, "lz4", "gzip", "none"}
+
+// compressionChoice is how the batches of a sink may be compressed: by the codec that was configured, or by the first of
+// several that a topic accepts. It is safe for concurrent use.
+type compressionChoice struct {
+	codecs    []string
+	condition *condition.Condition // some topic accepts only a later codec than the first
+	reported  atomic.Bool
+}
+
+func newCompressionChoice(configured string, log *slog.Logger) *compressionChoice {
+	c := &compressionChoice{codecs: codecsByPreference, condition: condition.New(log, "", condition.Problem{})}
+	if configured != "" {
+		c.codecs = []string{configured}
+	}
+	return c
+}
+
+// codec returns the codec of an index, as a topic has it.
+func (c *compressionChoice) codec(index int32) record.Codec { return record.Codecs[c.codecs[index]] }
+
+// recordRefusal makes the batches of a topic use the codec behind the one that was refused. An error means that there is
+// none.
+func (c *compressionChoice) recordRefusal(t *topic, refused int32, cause error) error {
+	if int(refused) < len(c.codecs)-1 {
+		t.codec.CompareAndSwap(refused, refused+1) // otherwise another lane has found it out
+		return nil
+	}
+	p := condition.Problem{
+		Code: condition.SinkMisconfigured, Cause: fmt.Sprintf("topic %q refuses batches with the compression %s", t.name, c.codecs[refused]),
+		Remedy: "remove kafka.compression, so that the sink finds one that is accepted, or set it to gzip or none",
+	}
+	if len(c.codecs) > 1 {
+		p.Cause = fmt.Sprintf("topic %q refuses batches, compressed or not", t.name)
+		p.Remedy = "raise message.format.version of the topic to 0.11 or newer; a broker without producer IDs needs kafka.idempotence: false"
+	}
+	return p.Wrap(cause)
+}
+
+// recordAccepted reports, once, that a topic has accepted only a later codec than the first.
+func (c *compressionChoice) recordAccepted(t *topic, accepted int32) {
+	if accepted > 0 && c.reported.CompareAndSwap(false, true) {
+		c.condition.Update(condition.Problem{
+			Code: condition.SinkCompressionRefused, Cause: fmt.Sprintf("topic %q accepts %s, and refuses %s", t.name, c.codecs[accepted], c.codecs[0]),
+			Remedy: "set kafka.compression: " + c.codecs[accepted],
+		})
+	}
+}
+
+// limitAge is how long a limit counts after it was read: a topic may be edited, and what was too large is tried again then.
+const limitAge = 10 * time.Second
+
+// sizeLimit is max.message.bytes of a topic. What exceeds it is rejected before it gets numbers: the batches around it stay
+// under way.
+type sizeLimit struct {
+	bytes  int
+	readAt time.Time
+}
+
+// exceedsLimit reports whether the topic refuses a batch of this size for certain.
+func (t *topic) exceedsLimit(size int) bool {
+	known := t.limit.Load()
+	return known != nil && size > known.bytes && time.Since(known.readAt) < limitAge
+}
+
+// readLimit reads the limit of a topic. A user without the right to describe configurations does not know it.
+func (c *topicCatalog) readLimit(ctx context.Context, t *topic) error {
+	settings, err := c.cluster.TopicSettings(ctx, t.name)
+	if err != nil {
+		return err
+	}
+	bytes, err := strconv.Atoi(settings["max.message.bytes"])
+	if err != nil {
+		return err
+	}
+	t.limit.Store(&sizeLimit{bytes, time.Now()})
+	return nil
+}
+
+// tooLargeError rejects a record whose batch has this size.
+func (t *topic) tooLargeError(size int, cause error) error {
+	return &sinks.RejectedError{TooLarge: true, Err: cause,
+		Reason: fmt.Sprintf("a record of %d bytes (compressed) exceeds max.message.bytes of topic %q", size, t.name)}
+}
+
+// SizeLimit implements [sinks.SizeAnnouncer] with max.message.bytes of the lane's topic.
+func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (fits func(sinks.Message) bool, err error) {
+	if _, waiting := topicOfWaitingLane(name); waiting {
+		return nil, nil
+	}
+	l, err := s.lanes.laneByName(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.topics.readLimit(ctx, l.partition.topic); err != nil {
+		return nil, err
+	}
+	return func(m sinks.Message) bool {
+		size, err := l.encoder.encodedSize(ctx, m)
+		return err == nil && !l.partition.topic.exceedsLimit(size)
+	}, nil
+}
+
+// encodedSize returns the size of a batch with this message alone, as the broker compares it with max.message.bytes.
+func (b *batchEncoder) encodedSize(ctx context.Context, m sinks.Message) (int, error) {
+	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(b.topic.codec.Load()))
+	if err != nil {
+		return 0, err
+	}
+	defer b.encoders.releaseEncoder(e)
+	bytes, _, _, err := e.Encode(nil, []sinks.Message{m}, math.MaxInt, math.MaxInt, record.ProducerSequence{})
+	return len(bytes) - record.LengthPrefix, err
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -346,4 +347,50 @@ func (s *Sink) Close(ctx context.Context) error {
 		return s.out.Close()
 	}
 	return nil
+}
+
+// Config is the destination of the lines.
+type Config struct {
+	// Path is a file to append to. It is created with mode 0600, since objects may hold secrets; an existing file keeps its
+	// mode, and is rejected if it holds anything but changes. It may be renamed, deleted or truncated at any time. Readers must
+	// use complete lines only: a line that a crash left torn is truncated at the next start. Empty means standard output.
+	Path string `mapstructure:"path"`
+}
+
+// Validate checks everything that needs no access to the file system.
+func (c Config) Validate() error {
+	if strings.HasSuffix(c.Path, string(os.PathSeparator)) {
+		return fmt.Errorf("stdout.path: %q is a directory; name a file in it", c.Path)
+	}
+	return nil
+}
+
+// linePrefixes are the beginnings of lines in all formats: the format of a file may have changed since the last run.
+var linePrefixes = func() (all [][]byte) {
+	for _, f := range format.All() {
+		if f.NeedsHeaders() {
+			continue
+		}
+		line := f.AppendValue(nil, &event.Change{})
+		if i := bytes.IndexByte(line, ':'); i > 0 {
+			all = append(all, line[:i+1])
+		}
+	}
+	return all
+}()
+
+// checkOwnFile returns an error unless a file of size bytes is empty or begins with a line of the exporter. After a crash it
+// may hold only a part of its first line.
+func checkOwnFile(f io.ReaderAt, size int64) error {
+	begin := make([]byte, min(size, 64))
+	if _, err := f.ReadAt(begin, 0); err != nil {
+		return err
+	}
+	for _, b := range linePrefixes {
+		if n := min(len(b), len(begin)); bytes.Equal(b[:n], begin[:n]) {
+			return nil
+		}
+	}
+	line, _, _ := bytes.Cut(begin, []byte("\n"))
+	return fmt.Errorf("this file does not hold changes (it begins with %q): use another path", line)
 }

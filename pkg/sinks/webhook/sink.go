@@ -1,10 +1,17 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,5 +155,227 @@ func (s *Sink) Close(ctx context.Context) error {
 	stop()
 	s.cancelRequests()
 	s.client.CloseIdleConnections()
+	return nil
+}
+
+// Config is the configuration of a webhook. Zero values mean the default documented at each field; [Config.SetDefaults] sets
+// them.
+type Config struct {
+	// URL receives the requests: https://host/path, or http:// on a trusted network. Required. Only its scheme and host are
+	// ever shown: the rest may hold a token.
+	URL string `mapstructure:"url"`
+	// Batch is how many events one request may hold, as a JSON array (batched mode). It requires the format
+	// cloudevents-structured; the receiver can only reject a request as a whole. Default 1: no array.
+	Batch int `mapstructure:"batch"`
+	// Lanes is the number of lanes that objects hash to; each has one request at a time. With another number, lanes and their
+	// cursors start again. Default 16, at most 1024.
+	Lanes int `mapstructure:"lanes"`
+	// Timeout bounds one request with its response. Default 15s; at least 100ms.
+	Timeout time.Duration `mapstructure:"timeout"`
+	// BearerTokenFile is the path of a file with a token for the Authorization header, read for each request.
+	BearerTokenFile string `mapstructure:"bearerTokenFile"`
+	// Headers are sent with each request.
+	Headers []Header `mapstructure:"headers"`
+	// AllowCleartextCredentials declares the network trusted with credentials: otherwise a token, a header from a file, or a
+	// header with the name of a credential requires https, unless the receiver is on loopback.
+	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
+	// TLS names files for https. They are read again for each connection, so that rotated files need no restart.
+	TLS TLS `mapstructure:"tls"`
+}
+
+// Header is one header of every request: with a value, or with a secret from a file.
+type Header struct {
+	// Name of the header.
+	Name string `mapstructure:"name"`
+	// Value of the header, if it is not a secret.
+	Value string `mapstructure:"value"`
+	// File is the path of a file with the value, read for each request.
+	File string `mapstructure:"file"`
+}
+
+// TLS names the files of a TLS connection.
+type TLS struct {
+	// CA is a file of PEM certificates that are trusted instead of the system's.
+	CA string `mapstructure:"ca"`
+	// Cert is the file of a client certificate, with Key: both or none.
+	Cert string `mapstructure:"cert"`
+	// Key is the file of the key of Cert.
+	Key string `mapstructure:"key"`
+}
+
+const (
+	defaultLanes   = 16
+	maxLanes       = 1024
+	maxBatch       = 1000
+	defaultTimeout = 15 * time.Second
+	maxTimeout     = time.Hour              // a receiver that hangs is noticed only then
+	minTimeout     = 100 * time.Millisecond // below it no request over a network succeeds
+)
+
+// SetDefaults sets the default of every zero field that has one.
+func (c *Config) SetDefaults() {
+	c.Batch, c.Lanes, c.Timeout = cmp.Or(c.Batch, 1), cmp.Or(c.Lanes, defaultLanes), cmp.Or(c.Timeout, defaultTimeout)
+}
+
+// Validate checks everything that needs neither files nor network, with defaults for zero values. Each of the joined errors
+// names the path of its field. None contains a secret.
+func (c Config) Validate() error {
+	c.SetDefaults()
+	errs := []error{
+		withPath("url", c.validateURL()),
+		withPath("url", c.validateCleartext()),
+		withPath("batch", checkRange(c.Batch, 1, maxBatch)),
+		withPath("lanes", checkRange(c.Lanes, 1, maxLanes)),
+	}
+	if c.Timeout < minTimeout {
+		errs = append(errs, withPath("timeout", fmt.Errorf("too short: found %v, expected at least %v", c.Timeout, minTimeout)))
+	}
+	if c.Timeout > maxTimeout {
+		errs = append(errs, withPath("timeout", fmt.Errorf("too long: found %v, expected at most %v", c.Timeout, maxTimeout)))
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		errs = append(errs, withPath("tls.cert", errors.New("cert and key belong together; set both or none")))
+	}
+	names := map[string]bool{}
+	for i, h := range c.Headers {
+		path := fmt.Sprintf("headers[%d]", i)
+		errs = append(errs, withPath(path, c.validateHeader(h, names)))
+		names[http.CanonicalHeaderKey(h.Name)] = true
+	}
+	return errors.Join(errs...)
+}
+
+// Origin returns the scheme and host of the URL. The rest may hold a secret.
+func (c Config) Origin() string {
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// ValidateFormat checks that changes can be posted in the format f.
+func (c Config) ValidateFormat(f format.Format) error {
+	c.SetDefaults()
+	switch {
+	case f != format.CloudEvents && f != format.CloudEventsStructured:
+		return fmt.Errorf("a webhook requires CloudEvents; use the format cloudevents or cloudevents-structured, not %s", f)
+	case c.Batch > 1 && f != format.CloudEventsStructured:
+		return errors.New("webhook.batch puts events into a JSON array, which requires cloudevents-structured")
+	}
+	return nil
+}
+
+// withPath puts the path of a field in front of its error.
+func withPath(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("webhook.%s: %w", path, err)
+}
+
+func (c Config) validateURL() error {
+	if c.URL == "" {
+		return errors.New("required; for example https://receiver.example/events")
+	}
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil || u.Host == "": // the address itself is not shown: it may hold a password
+		return errors.New("not of the form https://host/path")
+	case u.Hostname() == "" || u.Port() != "" && !isPort(u.Port()):
+		return errors.New("not of the form https://host:port/path, with a port from 1 to 65535")
+	case sinks.CheckHost(u.Hostname()) != nil:
+		return sinks.CheckHost(u.Hostname())
+	case u.Scheme != "https" && u.Scheme != "http":
+		return fmt.Errorf("scheme %q is not one of https, http", u.Scheme)
+	case u.User != nil:
+		return errors.New("holds a user; put credentials into a file that webhook.headers or webhook.bearerTokenFile names")
+	case u.Fragment != "":
+		return errors.New("holds a fragment (#), which is never sent; remove it, or write %23")
+	case u.Scheme == "http" && c.TLS != TLS{}:
+		return errors.New("webhook.tls is set and the scheme is http; write https")
+	}
+	return nil
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
+// isCleartext reports whether requests leave this machine unencrypted.
+func (c Config) isCleartext() bool {
+	u, err := url.Parse(c.URL)
+	return err == nil && u.Scheme == "http" && u.Hostname() != "localhost" && !net.ParseIP(u.Hostname()).IsLoopback()
+}
+
+// validateCleartext rejects credentials that would cross the network unencrypted, unless that is allowed.
+func (c Config) validateCleartext() error {
+	if c.AllowCleartextCredentials || !c.isCleartext() {
+		return nil
+	}
+	carries := ""
+	for _, h := range c.Headers {
+		if h.File != "" || credentialHeader.MatchString(h.Name) {
+			carries = "the header " + h.Name
+		}
+	}
+	if c.BearerTokenFile != "" {
+		carries = "the token of bearerTokenFile"
+	}
+	if carries == "" {
+		return nil
+	}
+	return fmt.Errorf("http:// sends %s unencrypted; use https://, "+
+		"or set webhook.allowCleartextCredentials: true on a trusted network", carries)
+}
+
+// credentialHeader matches the names of headers that authenticate.
+var credentialHeader = regexp.MustCompile(`(?i)auth|cookie|token|secret|password|credential|key|signature`)
+
+// Files returns the files that the sink reads for its requests.
+func (c Config) Files() []sinks.File {
+	files := []sinks.File{
+		{Key: "webhook.bearerTokenFile", Path: c.BearerTokenFile}, {Key: "webhook.tls.ca", Path: c.TLS.CA, PEM: true},
+		{Key: "webhook.tls.cert", Path: c.TLS.Cert, PEM: true}, {Key: "webhook.tls.key", Path: c.TLS.Key, PEM: true},
+	}
+	for i, h := range c.Headers {
+		files = append(files, sinks.File{Key: fmt.Sprintf("webhook.headers[%d].file", i), Path: h.File})
+	}
+	return sinks.NamedFiles(files...)
+}
+
+// headerName matches a token (RFC 9110, section 5.1).
+var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+
+func (c Config) validateHeader(h Header, taken map[string]bool) error {
+	name := http.CanonicalHeaderKey(h.Name)
+	switch {
+	case !headerName.MatchString(h.Name):
+		return fmt.Errorf("%q is not a header name", h.Name)
+	case taken[name]:
+		return fmt.Errorf("%s is given twice", name)
+	case slices.Contains([]string{"Host", "Content-Type", "Content-Length", "Transfer-Encoding"}, name) ||
+		strings.HasPrefix(name, "Ce-"):
+		return fmt.Errorf("%s is set by the exporter", name)
+	case name == "Authorization" && c.BearerTokenFile != "":
+		return errors.New("webhook.bearerTokenFile sets Authorization as well; use only one of them")
+	case (h.Value == "") == (h.File == ""):
+		return fmt.Errorf("%s needs either a value or a file", name)
+	case !isHeaderValue(h.Value):
+		return fmt.Errorf("the value of %s has a character that a header cannot have", name)
+	}
+	return nil
+}
+
+// isHeaderValue reports whether a header can have the value (RFC 9110, section 5.5).
+func isHeaderValue(value string) bool {
+	return strings.IndexFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) < 0
+}
+
+func checkRange(n, low, high int) error {
+	if n < low || n > high {
+		return fmt.Errorf("%d is not between %d and %d", n, low, high)
+	}
 	return nil
 }

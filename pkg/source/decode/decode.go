@@ -1,15 +1,21 @@
 package decode
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
@@ -154,4 +160,170 @@ func metadataBody(b []byte, f *fields, typeMembers string) []byte {
 		out = append(out, "{}"...)
 	}
 	return append(out, '}')
+}
+
+const (
+	// maxEvent bounds one event. etcd accepts objects of a few MiB; a stream without line ends is not a watch.
+	maxEvent = 64 << 20
+	// maxKept bounds the buffer kept for long events, so that one large object does not pin its memory.
+	maxKept = 1 << 20
+	// readBuffer is the size of the read buffer of a stream.
+	readBuffer = 32 << 10
+)
+
+// ErrEnd means that a stream has ended, orderly or cut off.
+var ErrEnd = errors.New("the API server ended the watch")
+
+// Stream reads the events of one watch. It is used by one goroutine.
+type Stream struct {
+	decoder *Decoder
+	frames  frameReader
+}
+
+// Stream returns a stream of the events in r.
+func (d *Decoder) Stream(r io.Reader) *Stream {
+	if d.useStockJSON.Load() {
+		return &Stream{d, &valueFrames{dec: json.NewDecoder(r)}}
+	}
+	return &Stream{d, &lineFrames{r: bufio.NewReaderSize(r, readBuffer)}}
+}
+
+// Next returns the next event and its size in bytes. An incomplete event at the end of the stream is dropped. Errors are
+// ErrEnd, those of the reader, those of unparseable events, and the status in an ERROR event.
+func (s *Stream) Next() (e deltas.Event, size int, err error) {
+	frame, err := s.frames.nextFrame()
+	if err == nil {
+		e, err = s.decoder.decodeEvent(frame)
+		return e, len(frame), err
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err) {
+		return e, 0, ErrEnd
+	}
+	return e, 0, err
+}
+
+// Buffered reports whether Next would return without reading from the connection.
+func (s *Stream) Buffered() bool { return s.frames.frameBuffered() }
+
+// frameReader splits the bytes of a watch into events.
+type frameReader interface {
+	// nextFrame returns the next event; it is valid until the next call. An incomplete event at the end of the stream is
+	// dropped.
+	nextFrame() ([]byte, error)
+	// frameBuffered reports whether nextFrame would return without reading.
+	frameBuffered() bool
+}
+
+// lineFrames splits at newlines. Every server built on k8s.io/apiserver writes one event per line, because it uses
+// encoding/json's Encoder, and JSON has no newline inside a string. The API does not guarantee that; see Decoder for streams
+// in another form.
+type lineFrames struct {
+	r        *bufio.Reader
+	longLine []byte // holds a line longer than the buffer
+}
+
+func (l *lineFrames) nextFrame() ([]byte, error) {
+	for {
+		line, err := l.readLine()
+		if len(bytes.TrimSpace(line)) > 0 || err != nil {
+			return line, err
+		}
+	}
+}
+
+func (l *lineFrames) readLine() ([]byte, error) {
+	part, err := l.r.ReadSlice('\n')
+	if err == nil {
+		return part, nil
+	}
+	l.longLine = append(l.longLine[:0], part...)
+	for errors.Is(err, bufio.ErrBufferFull) {
+		if len(l.longLine) > maxEvent {
+			return nil, fmt.Errorf("the API server sent an event of more than %d MiB", maxEvent>>20)
+		}
+		part, err = l.r.ReadSlice('\n')
+		l.longLine = append(l.longLine, part...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	line := l.longLine
+	if cap(l.longLine) > maxKept {
+		l.longLine = nil
+	}
+	return line, nil
+}
+
+func (l *lineFrames) frameBuffered() bool {
+	b, err := l.r.Peek(l.r.Buffered())
+	return err == nil && bytes.IndexByte(b, '\n') >= 0
+}
+
+// valueFrames splits at JSON values, whatever white space is between them.
+type valueFrames struct {
+	dec *json.Decoder
+	raw json.RawMessage
+}
+
+func (v *valueFrames) nextFrame() ([]byte, error) {
+	err := v.dec.Decode(&v.raw)
+	return v.raw, err
+}
+
+func (v *valueFrames) frameBuffered() bool { return false }
+
+// A failure has text of what failed: a conversion or admission webhook, an aggregated API server, a proxy. It may quote the
+// object that it failed on, and would go to logs and conditions, which show no values. knownTexts are the beginnings of
+// texts that API servers themselves write, up to where others may have added theirs.
+var knownTexts = []*regexp.Regexp{
+	regexp.MustCompile(`^(Internal error occurred: )?storage is \(re\)initializing$`),
+	regexp.MustCompile(`^too old resource version: \d+( \(\d+\))?$`),
+	regexp.MustCompile(`^(Timeout: )?Too large resource version: \d+, current: \d+$`),
+	regexp.MustCompile(`^The provided continue parameter is too old`),
+	regexp.MustCompile(`^The resourceVersion for the provided (watch|list) is too old`),
+	regexp.MustCompile(`^(the server could not find the requested resource|Unauthorized|Forbidden|Internal Server Error|not found|` +
+		`page not found|service unavailable|error trying to reach service|Client sent an HTTP request to an HTTPS server|apiserver not ready|unable to decode an event from the watch stream|` +
+		`context (deadline exceeded|canceled)|the server is currently unable to handle the request)`),
+	regexp.MustCompile(`^[a-z0-9.-]+( "[a-zA-Z0-9.:-]*")? is forbidden: User "[a-zA-Z0-9.:@_/-]*" cannot [a-z]+ resource "[a-z0-9./-]*"` +
+		`( in API group "[a-z0-9.-]*")?( at the cluster scope| in the namespace "[a-z0-9-]*")?`),
+	regexp.MustCompile(`^(rpc error: code = [a-zA-Z]+ desc = )?etcdserver: (request timed out|leader changed|no leader|too many requests|not capable|server stopped|` +
+		`mvcc: (database space exceeded|required revision has been compacted))`),
+	regexp.MustCompile(`^conversion webhook for [a-z0-9./-]+, Kind=[a-zA-Z0-9]+ failed`),
+	regexp.MustCompile(`^admission webhook "[a-z0-9.-]+" denied the request`),
+	regexp.MustCompile(`^The order in patch list|^Operation cannot be fulfilled on [a-z0-9.]+`),
+}
+
+// knownReasons are the reasons of API servers; other servers may choose any text.
+var knownReasons = []metav1.StatusReason{
+	metav1.StatusReasonUnauthorized, metav1.StatusReasonForbidden, metav1.StatusReasonNotFound, metav1.StatusReasonAlreadyExists,
+	metav1.StatusReasonConflict, metav1.StatusReasonGone, metav1.StatusReasonInvalid, metav1.StatusReasonServerTimeout,
+	metav1.StatusReasonStoreReadError, metav1.StatusReasonTimeout, metav1.StatusReasonTooManyRequests,
+	metav1.StatusReasonBadRequest, metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonNotAcceptable,
+	metav1.StatusReasonRequestEntityTooLarge, metav1.StatusReasonUnsupportedMediaType, metav1.StatusReasonInternalError,
+	metav1.StatusReasonExpired, metav1.StatusReasonServiceUnavailable,
+}
+
+// KnownStatus returns what a failure is, without text that may quote an object: code, reason, kinds of causes, and as
+// message a known text.
+func KnownStatus(of *metav1.Status) *metav1.Status {
+	known := &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: of.Code}
+	if slices.Contains(knownReasons, of.Reason) {
+		known.Reason = of.Reason
+	}
+	if of.Details != nil {
+		known.Details = &metav1.StatusDetails{RetryAfterSeconds: of.Details.RetryAfterSeconds}
+		for _, c := range of.Details.Causes {
+			if c.Type == metav1.CauseTypeResourceVersionTooLarge {
+				known.Details.Causes = append(known.Details.Causes, metav1.StatusCause{Type: c.Type})
+			}
+		}
+	}
+	for _, text := range knownTexts {
+		if known.Message = text.FindString(of.Message); known.Message != "" {
+			return known
+		}
+	}
+	status := strings.TrimSpace(fmt.Sprintf("%d %s", of.Code, known.Reason))
+	known.Message = fmt.Sprintf("status %s; its text is left out, because it may quote objects", status)
+	return known
 }

@@ -2,8 +2,10 @@ package topic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/attribution/audit"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/follow"
 )
@@ -170,4 +173,146 @@ func (t *Topic) removePartitions(ctx context.Context, from int32) error {
 			return err
 		}
 	}
+}
+
+// Config configures the topics that audit events are read from. A zero value of an optional field stands for its default.
+type Config struct {
+	// Addresses of brokers to start from, "host:port". Empty: no topic is read.
+	Brokers []string `mapstructure:"brokers"`
+	// Topics with audit events: the value of each record is an event of audit.k8s.io/v1, or a list of them, in the envelope.
+	Topics []string `mapstructure:"topics"`
+	// Envelope of the events: none; azure, records of an AKS diagnostic setting; cloudwatch, subscription batches of EKS, with
+	// or without gzip; auto: whichever a record has. Default auto.
+	Envelope audit.Envelope `mapstructure:"envelope"`
+	// Client ID for the logs and quotas of the brokers. Default "kubecdc".
+	ClientID string `mapstructure:"clientID"`
+	// Timeout of one request, including the connection. Default 10s; 100ms to 1h.
+	RequestTimeout time.Duration `mapstructure:"requestTimeout"`
+	// TLS of the connections to the brokers.
+	TLS auth.TLS `mapstructure:"tls"`
+	// SASL authentication.
+	SASL auth.SASL `mapstructure:"sasl"`
+}
+
+const (
+	defaultClientID       = "kubecdc"
+	defaultRequestTimeout = 10 * time.Second
+	minRequestTimeout     = 100 * time.Millisecond
+	maxRequestTimeout     = time.Hour
+)
+
+// Enabled reports whether any topic is read.
+func (c Config) Enabled() bool { return len(c.Topics) > 0 }
+
+// Validate returns all problems of c in one joined error. Each part starts with the path of the field, as "kafka.topics:
+// …", and contains no secret. It opens no connection.
+func (c Config) Validate() error {
+	errs := []error{c.TLS.Validate(), c.SASL.Validate()}
+	switch {
+	case !c.Enabled() && len(c.Brokers) > 0:
+		errs = append(errs, errors.New("kafka.topics: none is given, and without one the rest of audit.kafka means nothing"))
+	case c.Enabled() && len(c.Brokers) == 0:
+		errs = append(errs, errors.New(`kafka.brokers: missing; expected at least one "host:port"`))
+	}
+	for i, broker := range c.Brokers {
+		host, port, err := net.SplitHostPort(broker)
+		if n, portErr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || portErr != nil || n == 0 { // not shown: it may hold a password
+			errs = append(errs, fmt.Errorf(`kafka.brokers[%d]: no "host:port" with a port from 1 to 65535`, i))
+		}
+	}
+	for i, name := range c.Topics {
+		if name == "" || slices.Contains(c.Topics[:i], name) {
+			errs = append(errs, fmt.Errorf("kafka.topics[%d]: %q; expected the name of a topic, every topic once", i, name))
+		}
+	}
+	if err := c.Envelope.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("kafka.envelope: %w", err))
+	}
+	if d := c.RequestTimeout; d != 0 && d < minRequestTimeout || d > maxRequestTimeout {
+		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected %v to %v", d, minRequestTimeout, maxRequestTimeout))
+	}
+	if m := c.SASL.Mechanism; !c.TLS.Enabled && !c.SASL.AllowCleartextCredentials && (m == "plain" || m == "oauthbearer") {
+		errs = append(errs, fmt.Errorf("kafka.sasl.mechanism: %s without kafka.tls sends the password or token in cleartext; use TLS, or set "+
+			"kafka.sasl.allowCleartextCredentials: true in a trusted network", m))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) withDefaults() Config {
+	if c.ClientID == "" {
+		c.ClientID = defaultClientID
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = defaultRequestTimeout
+	}
+	return c
+}
+
+// partition reads one partition. One goroutine uses it.
+type partition struct {
+	*Topic
+	id       int32
+	follower *follow.Partition
+	since    time.Time  // response time of the newest event before the position, or the start time
+	readPart audit.Part // what was read since the last store
+}
+
+// newPartition returns a reader of a partition. One that was added while the topic was read is read from its start.
+func newPartition(t *Topic, id int32, added bool) *partition {
+	p := &partition{Topic: t, id: id}
+	p.follower = follow.New(follow.Options{
+		Cluster: t.cluster, Partition: cluster.Partition{Topic: t.topic, Index: id}, Role: "audit topic", FromStart: added,
+		Load: p.loadPosition, Each: p.scanRecord, Store: p.storeRead,
+		RecordLoss: func(ctx context.Context, reason string) error { return p.StoreLoss(ctx, p.since, reason) },
+	})
+	return p
+}
+
+// readAvailable reads everything up to the end of the partition.
+func (p *partition) readAvailable(ctx context.Context) error {
+	lead, err := p.layout.Load().Lead(p.id)
+	if err != nil {
+		return err
+	}
+	p.readPart = audit.Part{}
+	return p.follower.ReadAvailable(ctx, lead)
+}
+
+func (p *partition) loadPosition() (string, error) {
+	stored, err := p.StoredPosition(p.positionKey(p.id))
+	if p.since = parseSince(stored); stored == "" {
+		p.since = time.Now()
+	}
+	return stored, err
+}
+
+// scanRecord adds the events of a record to readPart.
+func (p *partition) scanRecord(r follow.Record) error {
+	if len(r.Value) == 0 {
+		return nil
+	}
+	var malformed int
+	p.readPart.Events, malformed = p.config.Envelope.Append(p.readPart.Events, r.Value)
+	p.readPart.Malformed += malformed
+	return nil
+}
+
+// storeRead stores what was read, with the position after it. The API server of an event is not known, so the events have no
+// origin, and their times are not compared.
+func (p *partition) storeRead(ctx context.Context, at follow.Position) error {
+	p.readPart.Since = p.since
+	p.since = p.readPart.NewestEvent()
+	p.readPart.Place, p.readPart.Position = p.positionKey(p.id), fmt.Sprintf("%s %d", at, p.since.UnixMilli())
+	err := p.StorePart(ctx, p.readPart)
+	p.readPart = audit.Part{}
+	return err
+}
+
+// parseSince returns the time in a stored position. Older ones have none.
+func parseSince(stored string) (since time.Time) {
+	var next, base, crc, ms int64
+	if n, _ := fmt.Sscanf(stored, "%d %d %d %d", &next, &base, &crc, &ms); n == 4 && ms > 0 {
+		since = time.UnixMilli(ms)
+	}
+	return since
 }

@@ -3,7 +3,10 @@ package auth
 import (
 	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -11,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -141,4 +145,50 @@ func (i *awsIdentity) requestPodIdentity(ctx context.Context) (awsCredentials, e
 		return awsCredentials{}, fmt.Errorf("%s answers %d: check the Pod Identity association", endpoint, status)
 	}
 	return awsCredentials{answer.AccessKeyID, answer.SecretAccessKey, answer.Token, answer.Expiration}, nil
+}
+
+// presignedRequest is a GET request that is signed in its query: AWS Signature Version 4, "Using Query Parameters".
+type presignedRequest struct {
+	host, path      string
+	region, service string
+	query           url.Values // without the parameters of the signature
+	body            string     // SHA-256 of the body in hexadecimal, or the placeholder of the service
+	at              time.Time
+	validFor        time.Duration
+}
+
+// signedURL returns the request's address, signed with credentials.
+func (p presignedRequest) signedURL(by awsCredentials) string {
+	const algorithm, second = "AWS4-HMAC-SHA256", "20060102T150405Z"
+	at := p.at.UTC()
+	day := at.Format("20060102")
+	scope := strings.Join([]string{day, p.region, p.service, "aws4_request"}, "/")
+	query := url.Values{
+		"X-Amz-Algorithm":     {algorithm},
+		"X-Amz-Credential":    {by.id + "/" + scope},
+		"X-Amz-Date":          {at.Format(second)},
+		"X-Amz-Expires":       {strconv.Itoa(int(p.validFor.Seconds()))},
+		"X-Amz-SignedHeaders": {"host"},
+	}
+	if by.session != "" {
+		query.Set("X-Amz-Security-Token", by.session)
+	}
+	for name, values := range p.query {
+		query[name] = values
+	}
+	text := strings.ReplaceAll(query.Encode(), "+", "%20") // sorted by name, as the signature requires
+	canonical := strings.Join([]string{"GET", p.path, text, "host:" + p.host, "", "host", p.body}, "\n")
+	hash := sha256.Sum256([]byte(canonical))
+	key := []byte("AWS4" + by.secret)
+	for _, part := range []string{day, p.region, p.service, "aws4_request"} {
+		key = hmacSHA256(key, part)
+	}
+	signature := hmacSHA256(key, strings.Join([]string{algorithm, at.Format(second), scope, hex.EncodeToString(hash[:])}, "\n"))
+	return "https://" + p.host + p.path + "?" + text + "&X-Amz-Signature=" + hex.EncodeToString(signature)
+}
+
+func hmacSHA256(key []byte, text string) []byte {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(text))
+	return mac.Sum(nil)
 }

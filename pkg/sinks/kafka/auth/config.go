@@ -1,11 +1,21 @@
 package auth
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"time"
+
+	"github.com/segmentio/kafka-go/sasl"
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/segmentio/kafka-go/sasl/scram"
 )
 
 // TLS configures transport security.
@@ -133,4 +143,110 @@ func (s SASL) validateTokens(users bool) error {
 		return errors.New("kafka.sasl.oauth.clientSecret, kafka.sasl.oauth.clientSecretFile: expected exactly one of them")
 	}
 	return nil
+}
+
+// ClientConfig reads the files and returns the TLS configuration for a connection to host.
+func (t TLS) ClientConfig(host string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	if t.ServerName != "" {
+		c.ServerName = t.ServerName
+	}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("kafka.tls.caFile: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("kafka.tls.caFile: %s holds no PEM certificate", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("kafka.tls.certFile, kafka.tls.keyFile: %w", err)
+		}
+		// Not c.Certificates: one of those is sent only if the broker lists its direct issuer.
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	}
+	return c, nil
+}
+
+// NewMechanism returns the SASL mechanism; nil when SASL is off. It reads the files, so that a wrong path fails at start;
+// they are read again for every connection.
+func (s SASL) NewMechanism(timeout time.Duration) (sasl.Mechanism, error) {
+	switch s.Mechanism {
+	case "":
+		return nil, nil
+	case "oauthbearer":
+		return s.newBearer(newTokenClient(timeout))
+	case "aws-msk-iam":
+		identity, err := newAWSIdentity(s.Region, newTokenClient(timeout))
+		if err != nil {
+			return nil, err
+		}
+		return bearer{identity.connectionToken}, nil
+	}
+	m := passwordMechanism{s}
+	if _, err := m.newMechanism(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (s SASL) newBearer(client *http.Client) (sasl.Mechanism, error) {
+	if s.TokenFile == "" {
+		return bearer{newTokenSource(s.OAuth, client).currentToken}, nil
+	}
+	read := func(context.Context) (string, error) { return readSecret("", s.TokenFile, "kafka.sasl.tokenFile") }
+	if _, err := read(context.Background()); err != nil {
+		return nil, err
+	}
+	return bearer{read}, nil
+}
+
+// readSecret returns a secret that is configured directly or in a file, without surrounding white space.
+func readSecret(value, file, key string) (string, error) {
+	if file == "" {
+		return value, nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", key, err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// passwordMechanism is PLAIN or SCRAM with the password that is valid when a connection is made.
+type passwordMechanism struct{ config SASL }
+
+// Name implements [sasl.Mechanism].
+func (m passwordMechanism) Name() string { return strings.ToUpper(m.config.Mechanism) }
+
+// Start implements [sasl.Mechanism].
+func (m passwordMechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+	made, err := m.newMechanism()
+	if err != nil {
+		return nil, nil, &CredentialError{err}
+	}
+	return made.Start(ctx)
+}
+
+func (m passwordMechanism) newMechanism() (made sasl.Mechanism, err error) {
+	password, err := readSecret(m.config.Password, m.config.PasswordFile, "kafka.sasl.passwordFile")
+	if err != nil {
+		return nil, err
+	}
+	switch m.config.Mechanism {
+	case "plain":
+		made = plain.Mechanism{Username: m.config.Username, Password: password}
+	case "scram-sha-256":
+		made, err = scram.Mechanism(scram.SHA256, m.config.Username, password)
+	case "scram-sha-512":
+		made, err = scram.Mechanism(scram.SHA512, m.config.Username, password)
+	}
+	if err != nil { // the error of the library may contain the password
+		return nil, fmt.Errorf("kafka.sasl: the user name or password has characters that %s does not allow", m.config.Mechanism)
+	}
+	return made, nil
 }

@@ -14,10 +14,12 @@ import (
 	"github.com/segmentio/kafka-go/protocol/endtxn"
 	"github.com/segmentio/kafka-go/protocol/findcoordinator"
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
@@ -350,4 +352,189 @@ func (t *Transactional) lookUpCoordinator(ctx context.Context) (int32, error) {
 // TransactionalID returns the transactional ID by which all processes of a group fence a sink, or the state.
 func TransactionalID(group string, parts ...string) string {
 	return strings.Join(append([]string{group}, parts...), "-")
+}
+
+// UnavailableRetry is the time between two attempts while no broker answers. It does not grow: a connection attempt a second
+// is cheap, and the recovery is noticed within a second after any outage.
+const UnavailableRetry = time.Second
+
+// SinkError turns the error of any request but produce into an error of the [sinks.Sink] contract. topic may be "".
+func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case protocol.ClassifyError(err) == protocol.Unauthorized:
+		return c.AuthorizationError(topic, err)
+	case protocol.IsBrokerError(err):
+		return fmt.Errorf("topic %q: %w", topic, err)
+	}
+	return c.unreachableError(err)
+}
+
+// ReadError is SinkError for a topic that is only read.
+func (c *Cluster) ReadError(ctx context.Context, topic string, err error) error {
+	switch {
+	case errors.Is(err, kafka.UnknownTopicOrPartition):
+		return condition.Problem{
+			Code: condition.SinkTargetMissing, Cause: fmt.Sprintf("topic %q does not exist", topic), Remedy: "create it, or correct its name",
+		}.Wrap(err)
+	case errors.Is(err, kafka.TopicAuthorizationFailed):
+		return condition.Problem{
+			Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to read topic %q", topic), Remedy: "grant READ and DESCRIBE on it",
+		}.Wrap(err)
+	}
+	return c.SinkError(ctx, topic, err)
+}
+
+// unreachableError returns the cause and the remedy of a failed connection.
+func (c *Cluster) unreachableError(err error) error {
+	var credentials *auth.CredentialError
+	p := condition.ProblemOf(err, "") // of a broker to which there is no connection
+	switch {
+	case errors.As(err, &credentials):
+		p = condition.Problem{Code: condition.SinkUnauthorized, Cause: "the Kafka credentials cannot be read: " + err.Error(), Remedy: "check kafka.sasl and kafka.tls"}
+	case p.Code != "":
+	default:
+		if p = c.pool.peer().Problem(err); p.Code == condition.SinkUnreachable {
+			p.Cause = fmt.Sprintf("no broker of %s answers: %s", c.addresses, p.Cause)
+		}
+	}
+	return &sinks.UnavailableError{Code: p.Code, Reason: p.Cause, Remedy: p.Remedy, After: UnavailableRetry}
+}
+
+// AuthorizationError turns a refusal into an error with the remedy: an UnavailableError when the credentials or idempotent
+// writes are refused, which stops the whole sink; an ordinary error when only this topic is.
+func (c *Cluster) AuthorizationError(topic string, err error) error {
+	e := &sinks.UnavailableError{Code: condition.SinkUnauthorized, Err: err}
+	switch {
+	case errors.Is(err, kafka.SASLAuthenticationFailed):
+		e.Reason, e.Remedy = "Kafka refuses the credentials", "check kafka.sasl"
+	case errors.Is(err, kafka.UnsupportedSASLMechanism), errors.Is(err, kafka.IllegalSASLState):
+		e.Reason, e.Remedy = "Kafka does not offer this SASL mechanism", "check kafka.sasl.mechanism, and the port in kafka.brokers"
+	case errors.Is(err, kafka.ClusterAuthorizationFailed), errors.Is(err, kafka.TransactionalIDAuthorizationFailed):
+		e.Reason, e.Remedy = "Kafka refuses idempotent writes", "grant WRITE on the topics (before Kafka 3.0 also IDEMPOTENT_WRITE on the cluster)"
+	default:
+		return condition.Problem{
+			Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to write to topic %q", topic),
+			Remedy: "grant WRITE and DESCRIBE on it (and CREATE for kafka.createTopics)",
+		}.Wrap(err)
+	}
+	return e
+}
+
+// QueryEpochEnds sets Lead, Shape and EpochEnd of spans: where the log of the leader, replicated or not, has the end of the
+// epoch AskedEpoch, or of the newest one before that (KIP-320). It finds the leaders and reports errors as ReadSpans does.
+func (r *Reader) QueryEpochEnds(ctx context.Context, spans []*Span) error {
+	return r.askLeaders(ctx, spans, func(ctx context.Context, leader int32, all []*Span) error {
+		for start := 0; start < len(all); start += maxPartitionsPerRequest {
+			r.queryEpochEnds(ctx, leader, all[start:min(len(all), start+maxPartitionsPerRequest)])
+		}
+		return nil // the spans have the errors
+	})
+}
+
+// queryEpochEnds is QueryEpochEnds for partitions of one leader.
+func (r *Reader) queryEpochEnds(ctx context.Context, leader int32, spans []*Span) {
+	request := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	request.SetVersion(3)
+	for topic, all := range spansByTopic(spans) {
+		t := kmsg.OffsetForLeaderEpochRequestTopic{Topic: topic}
+		for _, s := range all {
+			p := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
+			p.Partition, p.CurrentLeaderEpoch, p.LeaderEpoch = s.Index, s.Lead.Epoch, s.AskedEpoch
+			t.Partitions = append(t.Partitions, p)
+		}
+		request.Topics = append(request.Topics, t)
+	}
+	limited, cancel := r.limitRequest(ctx)
+	defer cancel()
+	answer, err := requestForeign[*kmsg.OffsetForLeaderEpochResponse](limited, r.cluster, leader, forRequests, request)
+	if err != nil {
+		_ = failSpans(spans, err)
+		return
+	}
+	unanswered := spansByPartition(spans)
+	for _, t := range answer.Topics {
+		for _, p := range t.Partitions {
+			s := unanswered[Partition{t.Topic, p.Partition}]
+			if s == nil {
+				_ = failSpans(spans, protocol.ErrMalformed)
+				return
+			}
+			delete(unanswered, s.Partition)
+			if s.EpochEnd = p.EndOffset; p.ErrorCode != 0 {
+				s.Err = fmt.Errorf("asking %s for its history: %w", s.Partition, protocol.CodeError(p.ErrorCode, ""))
+			}
+		}
+	}
+	for _, s := range unanswered {
+		s.Err = protocol.ErrMalformed
+	}
+}
+
+// LogEndOffset returns the end of the leader's log, replicated or not.
+func (r *Reader) LogEndOffset(ctx context.Context, by Lead, p Partition) (int64, error) {
+	one := &Span{Partition: p, Lead: by, AskedEpoch: by.Epoch}
+	r.queryEpochEnds(ctx, by.Broker, []*Span{one})
+	return one.EpochEnd, one.Err
+}
+
+// OriginAt asks the leader of a partition for the origin of the batch that contains an offset. found is false if compaction
+// has removed that.
+func (r *Reader) OriginAt(ctx context.Context, by Lead, p Partition, offset int64) (o protocol.Origin, found bool, err error) {
+	request := newFetchRequest([]*Span{{Partition: p, Lead: by, Next: offset}})
+	request.MaxBytes, request.Topics[0].Partitions[0].PartitionMaxBytes = 1, 1 // one batch, however large
+	limited, cancel := r.limitRequest(ctx)
+	defer cancel()
+	answer, err := requestForeign[*kmsg.FetchResponse](limited, r.cluster, by.Broker, forReading, request)
+	if err == nil {
+		err = protocol.CodeError(answer.ErrorCode, "")
+	}
+	if err != nil {
+		return o, false, err
+	}
+	if len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1 {
+		return o, false, protocol.ErrMalformed
+	}
+	one := answer.Topics[0].Partitions[0]
+	if err := protocol.CodeError(one.ErrorCode, ""); err != nil {
+		return o, false, fmt.Errorf("reading %s: %w", p, err)
+	}
+	batches := protocol.Batches(one.RecordBatches)
+	if len(batches) == 0 {
+		return o, false, protocol.ErrMalformed
+	}
+	o, found = batches.OriginAt(offset)
+	return o, found, nil
+}
+
+// NoID stands for an unknown producer ID, epoch or coordinator.
+const NoID = -1
+
+// NewProducerID requests a producer ID, with epoch 0, for writing to a topic. An InitProducerId request without a
+// transactional ID goes to any broker (KIP-98).
+func (c *Cluster) NewProducerID(ctx context.Context, topic string) (id int64, epoch int16, err error) {
+	err = retryOnce(ctx, func() error {
+		answer, err := c.request(ctx, anyBroker, &initproducerid.Request{
+			TransactionTimeoutMs: int32(time.Minute.Milliseconds()), ProducerID: NoID, ProducerEpoch: NoID,
+		})
+		if err != nil {
+			return err
+		}
+		r := answer.(*initproducerid.Response)
+		id, epoch = r.ProducerID, r.ProducerEpoch
+		return protocol.CodeError(r.ErrorCode, "")
+	})
+	if errors.Is(err, kafka.UnsupportedVersion) {
+		return 0, 0, &sinks.UnavailableError{
+			Code: condition.SinkMisconfigured, Reason: "Kafka does not issue producer IDs", Err: err,
+			Remedy: "set kafka.idempotence to false, or use brokers from Kafka 0.11 on",
+		}
+	}
+	if err != nil && protocol.IsBrokerError(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
+		return 0, 0, fmt.Errorf("cannot get a producer ID for topic %q: %w", topic, err)
+	}
+	return id, epoch, c.SinkError(ctx, topic, err)
 }
