@@ -204,7 +204,7 @@ func TestFullDeadLettersBlockOnlyTheirLane(t *testing.T) {
 	waitUntil(t, "the bound is reached", func() bool { return j.CheckDeadLetterSpace() != nil })
 	add(changes/3, changes)
 	waitUntil(t, "the other lane is done", func() bool { return sink.accepted.Load() == changes/2 })
-	if err := cfg.PublishDeadLetter(t.Context(), nil, ""); err == nil || !strings.Contains(err.Error(), "discard --all --sink a") {
+	if err := cfg.PublishDeadLetter(t.Context(), nil, ""); err == nil || !strings.Contains(err.Error(), "exporter deadletters retry or discard, with --all") {
 		t.Errorf("%v does not say what to do", err)
 	}
 	stop()

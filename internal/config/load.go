@@ -53,9 +53,10 @@ func parseConfig(file string, content []byte, checks ...func(*reporter, *Config)
 	d := &decoder{reporter: rep}
 	d.decodeValue(root, reflect.ValueOf(&cfg).Elem(), "")
 	rep.problems = append(rep.problems, overlayEnvironment(&cfg)...)
-	undecoded := rep.problems
+	undecoded := slices.Clone(rep.problems)
 	validateSections(rep, &cfg)
-	rep.problems = append(undecoded, slices.DeleteFunc(rep.problems[len(undecoded):], func(p Problem) bool { return rep.follows(p, undecoded) })...)
+	more := slices.DeleteFunc(rep.problems[len(undecoded):], func(p Problem) bool { return rep.follows(p, undecoded) })
+	rep.problems = slices.Concat(undecoded, more)
 	if len(undecoded) == 0 {
 		validateRelations(rep, &cfg)
 	}

@@ -277,7 +277,7 @@ type facts struct {
 func (p *recordParser) parse(stored sinks.StoredRecord) (r record, ok bool) {
 	s, ours := format.ReadStored(stored.Value, stored.Header)
 	of, found := p.foreignUnder(stored)
-	if found = found && p.keyed; found && !(ours && of.isNamedBy(s)) {
+	if found = found && p.keyed; found && (!ours || !of.isNamedBy(s)) {
 		return of, true
 	}
 	r, ok = p.parseContent(stored, s, ours)

@@ -43,6 +43,11 @@ var sectionTests = map[string][]string{
 		"pkg/shape/diff/list_test.go TestEveryDifferenceIsNamedOnceWithItsValues", "pkg/shape/diff/list_test.go TestAListOfValuesIsBounded",
 		"pkg/shape/diff/list_test.go TestEveryListMakesAfterOfBefore", "pkg/shape/diff/list_test.go TestWhatPeopleWriteComesFirst",
 	},
+	"Objects of Events": {
+		"pkg/source/involved/server_test.go TestEventsHaveWhatTheirPodsHadThen", "pkg/source/involved/server_test.go TestMissingRightIsAReason",
+		"pkg/source/involved/objects_test.go TestAnotherStoreProvesNothingByVersions",
+		"test/e2e/source/involved_test.go TestEventsHaveWhatTheirObjectMayShow",
+	},
 	"Times": {
 		"pkg/deltas/clock_test.go TestLeasesTellWhenADeleteWasMade", "pkg/deltas/clock_test.go TestAForgedTimeNarrowsNothing",
 		"pkg/deltas/clock_test.go TestADeleteThatOnlyAListShowsHasAWindow",

@@ -37,7 +37,7 @@ func newMarkedScope(t *testing.T, stored event.StoredScope, known *deltas.KnownS
 			}
 			return nil
 		},
-		watermarks: newWatermarks(selection.Scope{ID: "pods"}, series),
+		watermarks: newWatermarks(selection.Scope{ID: "pods"}, series), clock: &deltas.Clock{},
 	}
 	s.loadState("c", stored, known)
 	return s

@@ -43,13 +43,11 @@ func execute(args []string, stdout *os.File, stderr io.Writer) int {
 	}
 	ctx, release := untilSignal()
 	defer release()
-	switch err := run(ctx, options, newNarrator(stdout)); {
-	case err == nil:
-		return exitOK
-	default:
+	if err := run(ctx, options, newNarrator(stdout)); err != nil {
 		fmt.Fprintf(stderr, "demo: %v\n", err)
 		return exitFailed
 	}
+	return exitOK
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {

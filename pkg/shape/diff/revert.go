@@ -52,10 +52,11 @@ func (d *listed) revertIn(value any, path []string) (any, error) {
 	if len(path) == 0 {
 		return d.From, nil
 	}
-	segment, err := unescape(path[0]), error(nil)
+	segment := unescape(path[0])
 	switch v := value.(type) {
 	case map[string]any:
-		if v[segment], err = d.revertIn(v[segment], path[1:]); d.From == nil && len(path) == 1 {
+		inner, err := d.revertIn(v[segment], path[1:])
+		if v[segment] = inner; d.From == nil && len(path) == 1 {
 			delete(v, segment)
 		}
 		return v, err

@@ -98,8 +98,9 @@ func (r *replica) setEntries(pairs ...string) error {
 			entries = append(entries, sinks.StateEntry{Key: []byte(key), Value: []byte(value)})
 		}
 	}
-	for size, n := 0, 0; len(entries) > 0; n = 0 {
-		for size = 0; n < len(entries) && (n == 0 || size+entries[n].Size() <= r.store.AtomicBytes()); n++ {
+	for len(entries) > 0 {
+		n := 0
+		for size := 0; n < len(entries) && (n == 0 || size+entries[n].Size() <= r.store.AtomicBytes()); n++ {
 			size += entries[n].Size()
 		}
 		if err := r.store.Append(r.t.Context(), entries[:n], begins); err != nil {
