@@ -54,6 +54,9 @@ type attempt struct {
 	alone   bool // it failed again after others were acknowledged
 }
 
+// causesOfLanes are codes that say nothing of other lanes.
+var causesOfLanes = []condition.Code{condition.SinkTargetMissing, condition.SinkMisconfigured, condition.LaneUnread}
+
 // begin records the start of a try.
 func (a *attempt) begin(now time.Time) {
 	a.since, a.running = condition.Earlier(a.since, now), now
@@ -155,13 +158,13 @@ func (h *health) recordFailure(name sinks.Lane, err error) {
 	h.newest.replace(p, now)
 }
 
-// failsAlone reports whether other lanes deliver while this one does not: one of them was tried later and acknowledged, or
-// shortly before and none has failed since. Requires h.mu.
+// failsAlone reports whether other lanes deliver while this one does not: one of them was tried later and acknowledged. Of
+// causesOfLanes it is enough that one was acknowledged shortly before, and that none has failed since. Requires h.mu.
 func (h *health) failsAlone(name sinks.Lane, of *attempt, now time.Time) bool {
 	if !h.proof.Before(of.since) {
 		return true
 	}
-	if !h.outage.IsZero() || h.proven == name || of.since.Sub(h.proof) > outageAfter {
+	if !slices.Contains(causesOfLanes, of.failure.Code) || !h.outage.IsZero() || h.proven == name || of.since.Sub(h.proof) > outageAfter {
 		return false
 	}
 	for other, a := range h.attempts {

@@ -202,7 +202,7 @@ func TestStopLeavesFailingLanesToStandby(t *testing.T) {
 	watch(all) // there are no objects of the second kind yet: their topic lacks the beginning and the end of the snapshot
 	p.must(p.load(20, kinds[:1]).Wait())
 	p.awaitHistory(p.buses[1])
-	p.awaitAnswerOf(active, "/readyz", "[!]sink/kafka/")
+	p.awaitAnswerOf(active, "/readyz", "]sink/kafka SinkMisconfigured")
 	p.buses[0], p.buses[1] = p.buses[1], p.buses[0]
 	p.stopWhileDelivering(active, kinds[:1])
 	p.must(deleteTopic(t.Context(), client, similar))

@@ -2,10 +2,12 @@ package faults
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -31,7 +33,7 @@ var happenings = []happening{
 	{"an audit log is cut short", (*fixture).auditCutShort, one("AuditEventsLost")},
 	{"exporters take over from each other", (*fixture).takesTurns, one("RepeatedFailovers")},
 	{"an object cannot be redacted", (*fixture).cannotRedact, []string{"ChangesWithheld", "DeadLetters file"}},
-	{"a call hangs", (*fixture).callHangs, one("SinkLagging webhook")},
+	{"a webhook is slow", (*fixture).webhookSlow, one("SinkLagging webhook")},
 	{"the journal fills", (*fixture).journalFills, []string{"JournalFilling", "SinkDown webhook"}},
 }
 
@@ -117,18 +119,19 @@ func (r *replacingResponse) Write(p []byte) (int, error) {
 // Unwrap lets a response controller flush.
 func (r *replacingResponse) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// callHangs has a receiver that takes what it is sent and does not answer for minutes.
-func (c *fixture) callHangs() {
-	answers := make(chan struct{})
+// webhookSlow has a receiver that takes seconds for each change, and gets many.
+func (c *fixture) webhookSlow() {
+	const takes, changes = 5 * time.Second, 1000
 	server := c.receiver(func(string) int {
-		<-answers
+		time.Sleep(takes)
 		return http.StatusNoContent
 	})
-	c.t.Cleanup(func() { close(answers) })
 	server.Start()
-	c.sink("webhook", mapping{"url": server.URL, "timeout": "10m"}, cloudEvents)
+	c.sink("webhook", mapping{"url": server.URL, "timeout": "1m"}, cloudEvents)
 	c.start()
-	c.create(workload.ConfigMaps, "waits")
+	for i := range changes {
+		c.create(workload.ConfigMaps, fmt.Sprintf("slow-%d", i))
+	}
 }
 
 // valueOf is the value of a series without labels.

@@ -47,7 +47,10 @@ func formError(earlier []bus.Record, r bus.Record) string {
 // listError describes a list of what changed that does not turn a state into that of the record.
 func listError(state map[string]any, r bus.Record) string {
 	var c struct{ Changed []any }
-	if _ = json.Unmarshal(r.Payload, &c); c.Changed == nil {
+	if _ = json.Unmarshal(r.Payload, &c); len(c.Changed) == 0 {
+		return ""
+	}
+	if _, isPath := c.Changed[0].(string); isPath { // changed: paths
 		return ""
 	}
 	if got, err := values.Apply(any(state), c.Changed); err != nil || !reflect.DeepEqual(got, any(decodeState(r.After))) {

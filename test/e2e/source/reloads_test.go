@@ -202,7 +202,7 @@ func compareObjects(a, b bus.Object) int { return strings.Compare(a.String(), b.
 func normalizeRecord(r bus.Record) (string, error) {
 	var all map[string]any
 	err := json.Unmarshal(r.Payload, &all)
-	for _, member := range []string{"id", "observedAt", "snapshot", "listVersion"} {
+	for _, member := range []string{"id", "observedAt", "changedAt", "snapshot", "listVersion"} {
 		delete(all, member)
 	}
 	text, failed := json.Marshal(all)
