@@ -55,7 +55,9 @@ type attempt struct {
 }
 
 // causesOfLanes are codes that say nothing of other lanes.
-var causesOfLanes = []condition.Code{condition.SinkTargetMissing, condition.SinkMisconfigured, condition.LaneUnread}
+var causesOfLanes = []condition.Code{
+	condition.SinkTargetMissing, condition.SinkMisconfigured, condition.SinkUnauthorized, condition.LaneUnread,
+}
 
 // begin records the start of a try.
 func (a *attempt) begin(now time.Time) {
