@@ -185,7 +185,7 @@ func (p *deadLetterPublisher) startPinging(retry config.Retry, failed func(error
 		return before == nil || *before == nil
 	}
 	p.pingTask = startTask("dead letters of sink "+p.owner, func(ctx context.Context) error {
-		delivery.PingRegularly(ctx, pinger.Ping, delivery.RetryConfig(retry), idle, func(_ time.Time, err error) { p.recordOutcome(before, err) })
+		delivery.PingRegularly(ctx, pinger.Ping, delivery.RetryConfig(retry), idle, func(err error) { p.recordOutcome(before, err) })
 		return nil
 	}, failed)
 }

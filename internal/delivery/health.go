@@ -195,7 +195,7 @@ func (h *health) recordPingStart(now time.Time) {
 }
 
 // recordPing records the result of a ping.
-func (h *health) recordPing(_ time.Time, err error) {
+func (h *health) recordPing(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ping.running = time.Time{}

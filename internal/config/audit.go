@@ -1,0 +1,166 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit/topic"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// Audit configures the attribution of changes to users.
+type Audit struct {
+	// A listener for the audit webhooks of the API servers.
+	Webhook audit.WebhookConfig `mapstructure:"webhook"`
+	// Paths of audit log files, each of one API server. Rotation is followed.
+	Files []string `mapstructure:"files"`
+	// Envelope of the events in these files, as audit.kafka.envelope has it: auto, none, azure or cloudwatch.
+	FileEnvelope audit.Envelope `mapstructure:"fileEnvelope"`
+	// Kafka topics of audit events, as written by managed clouds and log shippers.
+	Kafka topic.Config `mapstructure:"kafka"`
+	// Stamps of an admission policy in the objects, as a source of authors besides audit events or without them.
+	Stamps Stamps `mapstructure:"stamps"`
+	// How long after a change to wait for the audit events of all API servers, before the only remaining candidate request
+	// is accepted as the author. Longer than the API servers buffer events: 30 s by default.
+	Settle time.Duration `mapstructure:"settle"`
+	// How long a change is kept to wait for its audit event, and an event for its change.
+	Window time.Duration `mapstructure:"window"`
+	// How often the API servers' own counters of lost audit events are read from their /metrics, if the account is allowed
+	// to: "exporter rbac" prints the rule. 0: never.
+	CountersEvery time.Duration `mapstructure:"countersEvery"`
+	// How long sinks hold a change back until its author is known, so that the attributed record follows at once. 0: not at
+	// all. Later changes in the journal wait behind it; writing to the journal is not delayed.
+	Wait time.Duration `mapstructure:"wait"`
+	// Emit guesses where the author is not certain: the only identity that accessed the object when it changed, according to
+	// the audit log, in a separate member, "likely". A guess can be wrong.
+	Likely bool `mapstructure:"likely"`
+	// Tolerance for a clock of an API server that is ahead of the exporter's. 0s: none.
+	ClockSkew time.Duration `mapstructure:"clockSkew"`
+	// Bound of the memory for waiting changes and events; at the bound the oldest are dropped, which is counted.
+	MaxPending Bytes `mapstructure:"maxPending"`
+}
+
+// Stamps configures the authors that the admission policy of "exporter audit-policy --stamp" writes into objects.
+type Stamps struct {
+	// Name authors by stamps. The policy and its binding have to be applied: without them no author is named.
+	Enabled bool `mapstructure:"enabled"`
+	// How long the policy and its binding have to stay as they are before stamps count. More than the --request-timeout of
+	// the API servers (60 s by default) and the time until all of them have noticed a new policy.
+	Grace time.Duration `mapstructure:"grace"`
+}
+
+// Enabled reports whether authors are named by any source.
+func (a Audit) Enabled() bool { return a.HasEvents() || a.Stamps.Enabled }
+
+// HasEvents reports whether a source of audit events is configured.
+func (a Audit) HasEvents() bool {
+	return a.Webhook.Listen != "" || len(a.Files) > 0 || a.Kafka.Enabled()
+}
+
+// minGrace is enough for API servers with a short --request-timeout only.
+const minGrace = 5 * time.Second
+
+// minPendingBytes is far below the need of a busy cluster.
+const minPendingBytes Bytes = 1 << 20
+
+func validateAudit(rep *reporter, a Audit) {
+	validateAuditWebhook(rep, a)
+	rep.addJoined("audit", "audit.kafka", a.Kafka.Validate())
+	for i, broker := range a.Kafka.Brokers {
+		if host, _, err := net.SplitHostPort(broker); err == nil && sinks.CheckHost(host) != nil {
+			rep.addProblem(fmt.Sprintf("audit.kafka.brokers[%d]", i), Problem{Message: sinks.CheckHost(host).Error(), Expected: "host:port"})
+		}
+	}
+	for i, path := range a.Files {
+		at := fmt.Sprintf("audit.files[%d]", i)
+		switch {
+		case strings.TrimSpace(path) == "":
+			rep.addProblem(at, Problem{Message: "is empty", Expected: "the path of an audit log file"})
+		case slices.Contains(a.Files[:i], path):
+			rep.addProblem(at, Problem{Message: "is listed already", Found: strconv.Quote(path), Expected: "every file once"})
+		}
+	}
+	if err := a.FileEnvelope.Validate(); err != nil {
+		rep.addProblem("audit.fileEnvelope", Problem{Message: "is unknown", Found: strconv.Quote(string(a.FileEnvelope)),
+			Expected: "auto, none, azure or cloudwatch"})
+	}
+	if a.Settle < 0 {
+		rep.addProblem("audit.settle", Problem{Message: "must not be negative", Found: a.Settle.String(), Expected: expectDuration})
+	}
+	if a.Stamps.Grace < minGrace {
+		rep.addProblem("audit.stamps.grace", Problem{Message: "too short: a write that was admitted without the policy may still be on its way",
+			Found: a.Stamps.Grace.String(), Expected: "at least " + minGrace.String() + ", and more than the --request-timeout of the API servers"})
+	}
+	if a.Stamps.Enabled && !a.HasEvents() {
+		if a.Window < time.Second { // settle has no effect
+			rep.addProblem("audit.window", Problem{Message: "too short", Found: a.Window.String(), Expected: "at least 1s"})
+		}
+	} else if a.Window <= a.Settle {
+		rep.addProblem("audit.window", Problem{Message: "must be more than audit.settle", Found: a.Window.String(), Expected: "more than " + a.Settle.String()})
+	}
+	if a.CountersEvery != 0 && a.CountersEvery < time.Second {
+		rep.addProblem("audit.countersEvery", Problem{Message: "too often", Found: a.CountersEvery.String(), Expected: "0, or at least 1s"})
+	}
+	if a.Wait < 0 || a.Wait > a.Window {
+		rep.addProblem("audit.wait", Problem{Message: "not between 0 and audit.window", Found: a.Wait.String(),
+			Expected: "0, or at most " + a.Window.String()})
+	}
+	if a.ClockSkew < 0 {
+		rep.addProblem("audit.clockSkew", Problem{Message: "must not be negative", Found: a.ClockSkew.String(), Expected: expectDuration})
+	}
+	if a.MaxPending < minPendingBytes {
+		rep.addProblem("audit.maxPending", Problem{Message: "too small", Found: a.MaxPending.String(), Expected: "at least " + minPendingBytes.String()})
+	}
+}
+
+func validateAuditWebhook(rep *reporter, a Audit) {
+	w := a.Webhook
+	given := w.Certificate != "" || w.Key != "" || w.ClientCA != "" || len(w.Clients) > 0
+	if w.Listen == "" {
+		if given {
+			rep.addProblem("audit.webhook.listen", Problem{Message: "is empty, and without it the rest of audit.webhook has no effect",
+				Expected: `host:port, such as ":9443"`})
+		}
+		return
+	}
+	validateListen(rep, "audit.webhook.listen", w.Listen)
+	for _, f := range a.credentialFiles() {
+		if f.Path == "" {
+			rep.addProblem(f.Key, Problem{Message: "is empty: audit events are accepted over TLS and from known clients only", Expected: "the path of a PEM file"})
+		}
+	}
+	if len(w.Clients) == 0 {
+		rep.addProblem("audit.webhook.clients", Problem{Message: "no client is allowed to send audit events",
+			Expected: `the common names, or DNS names, in the API servers' client certificates, such as ["kube-apiserver"]`})
+	}
+	for i, name := range w.Clients {
+		if strings.TrimSpace(name) == "" {
+			rep.addProblem(fmt.Sprintf("audit.webhook.clients[%d]", i), Problem{Message: "is empty", Expected: "a name in a client certificate"})
+		}
+	}
+}
+
+// credentialFiles returns the files that the intakes read certificates and credentials from.
+func (a Audit) credentialFiles() []sinks.File {
+	var all []sinks.File
+	if w := a.Webhook; w.Listen != "" {
+		all = []sinks.File{
+			{Key: "audit.webhook.certificate", Path: w.Certificate, PEM: true}, {Key: "audit.webhook.key", Path: w.Key, PEM: true},
+			{Key: "audit.webhook.clientCA", Path: w.ClientCA, PEM: true},
+		}
+	}
+	k := a.Kafka
+	return append(all, sinks.NamedFiles(
+		sinks.File{Key: "audit.kafka.tls.caFile", Path: k.TLS.CAFile, PEM: true},
+		sinks.File{Key: "audit.kafka.tls.certFile", Path: k.TLS.CertFile, PEM: true},
+		sinks.File{Key: "audit.kafka.tls.keyFile", Path: k.TLS.KeyFile, PEM: true},
+		sinks.File{Key: "audit.kafka.sasl.passwordFile", Path: k.SASL.PasswordFile},
+		sinks.File{Key: "audit.kafka.sasl.tokenFile", Path: k.SASL.TokenFile},
+		sinks.File{Key: "audit.kafka.sasl.oauth.clientSecretFile", Path: k.SASL.OAuth.ClientSecretFile},
+	)...)
+}
