@@ -37,6 +37,28 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	}
 }
 
+// sourceFile finds the names of Go files in a text.
+var sourceFile = regexp.MustCompile(`\b[a-z_]+\.go\b`)
+
+// TestMapsNameFilesThatExist in their room: a file that moved takes its place in the map along.
+func TestMapsNameFilesThatExist(t *testing.T) {
+	for path, p := range pages(t) {
+		room := filepath.Join(root, filepath.Dir(path))
+		if filepath.Base(path) != "DESIGN.md" || !strings.HasPrefix(path, "internal") && !strings.HasPrefix(path, "pkg") {
+			continue
+		}
+		for _, l := range p.Lines {
+			for _, name := range sourceFile.FindAllString(l.Text, -1) {
+				here, err := filepath.Glob(filepath.Join(room, name))
+				below, failed := filepath.Glob(filepath.Join(room, "*", name))
+				if err != nil || failed != nil || len(here)+len(below) == 0 {
+					t.Errorf("%s:%d: there is no %s", path, l.Number, name)
+				}
+			}
+		}
+	}
+}
+
 // TestEveryPageIsListed in docs/README.md, or in that of its directory.
 func TestEveryPageIsListed(t *testing.T) {
 	all := pages(t)

@@ -17,7 +17,7 @@
 //
 // A fenced sink (fence.go) has written a message with the subject kubecdc.fence.STREAM.GROUP.SINK to the stream, which moves
 // the stream's end: the server refuses the batches of an older process. It then reads the lanes back from the stream
-// (tail.go). The state of an exporter is kept in a stream of its own (package state).
+// (stored.go). The state of an exporter is kept in a stream of its own (package state).
 //
 // # Messages
 //
