@@ -27,7 +27,7 @@ func pages(t *testing.T) map[string]*markdown.Page {
 	for _, path := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md"} {
 		read(path)
 	}
-	for _, dir := range []string{"docs", "deploy"} {
+	for _, dir := range []string{"docs", "deploy", "internal", "pkg"} {
 		err := fs.WalkDir(os.DirFS(root), dir, func(path string, _ fs.DirEntry, err error) error {
 			if strings.HasSuffix(path, ".md") {
 				read(path)
