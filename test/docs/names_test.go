@@ -38,13 +38,15 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 }
 
 // isInRoom reports whether a page stands beside the code that it is about.
-func isInRoom(path string) bool { return strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "pkg/") }
+func isInRoom(path string) bool {
+	return strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "pkg/")
+}
 
 // sourceFile finds the names of Go files in a text.
 var sourceFile = regexp.MustCompile(`[\w/]*\b[a-z_]+\.go\b`)
 
-// TestMapsNameFilesThatExist, in their room, in one below or beside it, or by their path: a file that moved takes its place in
-// the map along.
+// TestMapsNameFilesThatExist, in their room, in one below or beside it, or by their path: a file that moved takes its place
+// in the map along.
 func TestMapsNameFilesThatExist(t *testing.T) {
 	for path, p := range pages(t) {
 		room := filepath.Join(root, filepath.Dir(path))
