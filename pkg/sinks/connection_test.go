@@ -96,7 +96,10 @@ func TestEverySinkNamesWhyItCannotConnect(t *testing.T) {
 	away.Close()
 	hangsUp := listen(t, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
 	silent := listen(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-	alert := listen(t, func(c net.Conn) { _, _ = c.Write([]byte("\x15\x03\x01\x00\x02\x02\x46\n")) })
+	alert := listen(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 1)) // what a client says first is what it cannot read
+		_, _ = c.Write([]byte("\x15\x03\x01\x00\x02\x02\x46\n"))
+	})
 	for name, test := range map[string]struct {
 		address string
 		secure  bool

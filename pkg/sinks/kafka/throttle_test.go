@@ -111,7 +111,12 @@ func (b *throttlingBroker) produce(r kmsg.Request) (kmsg.Response, error, bool) 
 	}
 	b.mu.Unlock()
 	if muted > 0 {
-		b.cluster.SleepControl(func() { time.Sleep(muted) })
+		b.cluster.SleepControl(func() {
+			select {
+			case <-time.After(muted):
+			case <-b.t.Context().Done(): // it ends before the cluster is closed
+			}
+		})
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

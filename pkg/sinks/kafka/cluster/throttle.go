@@ -207,7 +207,10 @@ func (p *connectionPool) queryThrottle(ctx context.Context, to endpoint) (time.D
 	on := connection.Open(ctx, p.dialer, to.address, &answer)
 	_, err := on.RoundTrip(ctx, &rawproduce.Request{Acks: -1, Timeout: int32(p.dialer.Timeout.Milliseconds() / 2)})
 	on.Fail(connection.ErrClosed)
-	return answer.wait, errors.Join(err, on.Wait(ctx))
+	if err := errors.Join(err, on.Wait(ctx)); err != nil {
+		return 0, err // the answer may be arriving
+	}
+	return answer.wait, nil
 }
 
 // throttleAnswer holds the throttle time of one answer, and delays nothing.
