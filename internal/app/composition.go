@@ -214,9 +214,7 @@ func (c *composition) startTasks() {
 	c.protectionTask = startTask("protection", c.protection.run, c.failed.reportError)
 	c.sourceTask = startTask("source", func(ctx context.Context) error {
 		defer c.involved.Start(ctx)()
-		if err := c.snapshots.removeEnded(ctx); err != nil { // before one of them is emitted again
-			return err
-		}
+		c.snapshots.beginTerm(ctx)
 		return c.source.Run(ctx)
 	}, c.failed.reportError)
 	c.snapshotTask = startTask("requested snapshots", c.snapshots.run, c.failed.reportError)

@@ -47,6 +47,9 @@ func newRequestedSnapshots(c *signalControl, s scopeSource, sinks []config.Sink,
 func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := s.removeEnded(ctx); err != nil {
+		return signals.Signal{}, err
+	}
 	scopes, unknown, discovered := s.source.SelectScopes(source.Selected{Names: r.Select, Namespace: r.Namespace, Objects: r.Objects})
 	if !discovered {
 		return signals.Signal{}, &signals.NotActiveError{Reason: "this exporter has not found out yet what there is to watch; try again"}
@@ -243,6 +246,18 @@ func (s *requestedSnapshots) request(ctx context.Context, signal signals.Signal,
 	return err
 }
 
+// beginTerm removes what has ended before a source emits it again. A store that does not take that holds up nothing: it has
+// a condition of its own, and the next round tries again.
+func (s *requestedSnapshots) beginTerm(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
+	defer cancel()
+	if err := s.removeEnded(ctx); err != nil {
+		s.log.Debug("the requests of ended snapshots are not removed yet", "error", err)
+	}
+}
+
 // run ends signals after their snapshots, until ctx ends.
 func (s *requestedSnapshots) run(ctx context.Context) error {
 	for ratelimit.Sleep(ctx, signalInterval) == nil {
@@ -277,9 +292,6 @@ func (s *requestedSnapshots) advance(ctx context.Context) error {
 			s.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
 			s.log.Info("a requested snapshot has ended", "sink", ended.Sink, "signal", ended.ID, "state", ended.State, "result", ended.Result)
 		}
-	}
-	if err := s.registry.SaveUnsaved(ctx); err != nil {
-		return err
 	}
 	return s.removeEnded(ctx)
 }
@@ -328,11 +340,11 @@ func (s *requestedSnapshots) advanceSignal(
 	return signal.End(signals.Done, time.Now(), uint64(count+absent), result), nil
 }
 
-// removeEnded removes the requests of signals whose end is stored: a source that emits one of them ends it. After a failover
-// that includes those whose end the state has, and not yet that of their snapshots.
+// removeEnded stores the ends of signals, and then removes their requests: a source that emits one of them ends it. After a
+// failover that includes those whose end the state has, and neither this journal nor the stored scopes.
 func (s *requestedSnapshots) removeEnded(ctx context.Context) error {
-	if !s.registry.IsSaved() {
-		return nil
+	if err := s.registry.SaveUnsaved(ctx); err != nil {
+		return err
 	}
 	active := map[string]bool{}
 	for _, signal := range s.registry.List() {

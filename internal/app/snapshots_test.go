@@ -177,6 +177,19 @@ func TestASnapshotWhoseRequestsAreLostIsRequestedAgain(t *testing.T) {
 	}
 }
 
+// TestASnapshotMayBeRequestedOnceTheStateHasTheEndOfTheOneBefore, though the journal that takes over has it as active.
+func TestASnapshotMayBeRequestedOnceTheStateHasTheEndOfTheOneBefore(t *testing.T) {
+	j, stop := runJournal(t, t.TempDir())
+	defer stop()
+	s := openSnapshots(t, j, watchPods(t, j), "a", "b")
+	before := s.mustSubmit(t, signals.Request{Sink: "a"})
+	s.registry.Update(func(b *signals.Book) { b.Put(before.End(signals.Aborted, before.Created, 0, "canceled")) })
+	next := s.mustSubmit(t, signals.Request{Sink: "a", Select: []string{"pods"}})
+	if got := requestsIn(j); next.State != signals.Active || !slices.Equal(got, []string{"pods a"}) {
+		t.Errorf("%+v, and requested is %q", next, got)
+	}
+}
+
 // TestARequestThatIsSentAgainIsOneSignal: its answer was lost with the exporter.
 func TestARequestThatIsSentAgainIsOneSignal(t *testing.T) {
 	dir := t.TempDir()

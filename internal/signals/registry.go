@@ -214,8 +214,8 @@ func (r *Registry) Update(change func(*Book)) {
 	r.setBook(next, true)
 }
 
-// IsSaved reports whether the store has all signals as they are.
-func (r *Registry) IsSaved() bool {
+// isSaved reports whether the store has all signals as they are.
+func (r *Registry) isSaved() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.unsaved
@@ -225,7 +225,7 @@ func (r *Registry) IsSaved() bool {
 func (r *Registry) SaveUnsaved(ctx context.Context) error {
 	r.saving.Lock()
 	defer r.saving.Unlock()
-	if r.IsSaved() {
+	if r.isSaved() {
 		return nil
 	}
 	book := r.copyBook()

@@ -306,7 +306,7 @@ func TestThousandsOfRefusalsAreAFewWrites(t *testing.T) {
 		}
 		time.Sleep(refusalInterval)
 		store.err = errors.New("the bus is away")
-		if s := r.Refuse(t.Context(), Request{Kind: Pause, Sink: "mian"}.New(noon), "there is none"); s.State != Refused || r.IsSaved() {
+		if s := r.Refuse(t.Context(), Request{Kind: Pause, Sink: "mian"}.New(noon), "there is none"); s.State != Refused || r.isSaved() {
 			t.Errorf("while nothing can be stored: %+v", s)
 		}
 	})
