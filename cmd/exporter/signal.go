@@ -207,7 +207,7 @@ func addSignalTargetFlags(cmd *cobra.Command) *signalTarget {
 	t, flags := &signalTarget{}, cmd.Flags()
 	flags.StringVarP(&t.config, "config", "c", "", "configuration file (YAML) that names the journal")
 	flags.StringVar(&t.dir, "dir", "", "directory of the journal")
-	flags.StringVar(&t.server, "server", "", "URL of the exporter's admin server, such as http://localhost:8080; it has admin.signals.tokenFile")
+	flags.StringVar(&t.server, "server", "", "URL of the exporter's admin server, such as http://localhost:8080; it has admin.signals.token")
 	flags.StringVar(&t.tokenFile, "token-file", "", "file with the token for --server")
 	flags.BoolVar(&t.cleartext, "allow-cleartext-credentials", false, "send the token to --server over http:// through a trusted network")
 	cmd.MarkFlagsOneRequired("config", "dir", "server")

@@ -27,6 +27,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/internal/telemetry"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
@@ -99,7 +100,7 @@ func withExitCode(cause, err error) error {
 
 // openProcess makes everything and starts nothing. Its errors are problems of the environment.
 func (a *app) openProcess(cfg *config.Config) error {
-	a.tokens = signals.NewTokenGuard(func() string { return a.activeConfig().Admin.Signals.TokenFile }, a.log)
+	a.tokens = signals.NewTokenGuard(func() credentials.Secret { return a.activeConfig().Admin.Signals.Token }, a.log)
 	a.admin = admin.New(admin.Options{
 		Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log,
 		Signals: map[string]http.Handler{signals.Path: a.tokens.Wrap(signals.NewHTTPHandler(signalHandler{a.terms.current.Load}))},

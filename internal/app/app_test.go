@@ -54,7 +54,7 @@ cluster: {kubeconfig: kubeconfig}
 resources: [{select: [pods]}]
 sinks:
   - {name: file, stdout: {path: lines}}
-  - {name: main, kafka: {brokers: ["127.0.0.1:1"], topic: t, tls: {enabled: true, caFile: ca}}}
+  - {name: main, kafka: {brokers: ["127.0.0.1:1"], topic: t, tls: {enabled: true, ca: ca}}}
 `,
 		"ca": "-----BEGIN CERTIFICATE-----\n",
 	} {

@@ -87,8 +87,8 @@ sinks:
   - {name: path, format: cloudevents, webhook: {url: "%[2]s/hooks/%[4]s/x"}}
   - {name: query, format: cloudevents, webhook: {url: "%[2]s/?signature=%[5]s"}}
   - {name: header, format: cloudevents, webhook: {url: "%[2]s", headers: [{name: X-Api-Key, value: %[6]s}]}}
-  - {name: file, format: cloudevents, webhook: {url: "%[2]s", headers: [{name: X-Other, file: %[1]s/header}]}}
-  - {name: bearer, format: cloudevents, webhook: {url: "%[2]s", bearerTokenFile: %[1]s/bearer}}
+  - {name: file, format: cloudevents, webhook: {url: "%[2]s", headers: [{name: X-Other, value: {file: %[1]s/header}}]}}
+  - {name: bearer, format: cloudevents, webhook: {url: "%[2]s", bearerToken: {file: %[1]s/bearer}}}
   - name: bus
     nats: {url: "nats://127.0.0.1:1", user: me, password: %[7]s, stream: S, subject: "k8s.{name}", allowCleartextCredentials: true}
   - name: bus2

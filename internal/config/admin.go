@@ -1,26 +1,28 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 // validateAdmin checks the address of the admin server, and that no token crosses a network in cleartext by accident.
 func validateAdmin(rep *reporter, a Admin) {
 	validateListen(rep, "admin.listen", a.Listen)
-	const at = "admin.signals.tokenFile"
+	const at = "admin.signals.token"
 	switch {
-	case a.Signals.TokenFile == "":
+	case a.Signals.Token == credentials.Secret{}:
 	case a.Listen == "":
-		rep.addProblem(at, Problem{Message: "has no effect without admin.listen", Found: strconv.Quote(a.Signals.TokenFile),
-			Expected: "admin.listen, or no token"})
+		rep.addProblem(at, Problem{Message: "has no effect without admin.listen", Expected: "admin.listen, or no token"})
 	case !a.Signals.AllowCleartextCredentials && !isLoopbackAddress(a.Listen):
 		rep.addProblem(at, Problem{Message: "lets tokens cross the network in cleartext: the admin server has no TLS",
 			Found: "admin.listen " + strconv.Quote(a.Listen), Expected: "an address of loopback, or " +
@@ -38,16 +40,13 @@ func isLoopbackAddress(address string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// validateTokenFile checks the file with the token of signals.
-func validateTokenFile(rep *reporter, path string) {
-	if path == "" {
+// validateToken checks the token of signals.
+func validateToken(rep *reporter, token credentials.Secret) {
+	if token == (credentials.Secret{}) {
 		return
 	}
-	const at = "admin.signals.tokenFile"
-	before := len(rep.problems)
-	validateCredentialFile(rep, at, sinks.File{Path: path})
-	if _, err := signals.ReadToken(path); err != nil && len(rep.problems) == before {
-		rep.addProblem(at, Problem{Message: err.Error()})
+	if _, err := signals.ReadToken(token); err != nil && !errors.As(err, new(*os.PathError)) { // one that cannot be read is named already
+		rep.addProblem("admin.signals.token", Problem{Message: err.Error()})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 	"github.com/kubecdc/kubecdc/internal/attribution/audit/topic"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -120,7 +121,7 @@ func validateAudit(rep *reporter, a Audit) {
 
 func validateAuditWebhook(rep *reporter, a Audit) {
 	w := a.Webhook
-	given := w.Certificate != "" || w.Key != "" || w.ClientCA != "" || len(w.Clients) > 0
+	given := w.Cert != "" || w.Key != "" || w.ClientCA != "" || len(w.Clients) > 0
 	if w.Listen == "" {
 		if given {
 			rep.addProblem("audit.webhook.listen", Problem{Message: "is empty, and without it the rest of audit.webhook has no effect",
@@ -145,22 +146,12 @@ func validateAuditWebhook(rep *reporter, a Audit) {
 	}
 }
 
-// credentialFiles returns the files that the intakes read certificates and credentials from.
-func (a Audit) credentialFiles() []sinks.File {
-	var all []sinks.File
+// credentialFiles returns the files that the intakes read certificates from.
+func (a Audit) credentialFiles() []credentials.File {
+	files := a.Kafka.TLS.Files("audit.kafka.tls")
 	if w := a.Webhook; w.Listen != "" {
-		all = []sinks.File{
-			{Key: "audit.webhook.certificate", Path: w.Certificate, PEM: true}, {Key: "audit.webhook.key", Path: w.Key, PEM: true},
-			{Key: "audit.webhook.clientCA", Path: w.ClientCA, PEM: true},
-		}
+		files = append(files, credentials.File{Key: "audit.webhook.cert", Path: w.Cert}, credentials.File{Key: "audit.webhook.key", Path: w.Key},
+			credentials.File{Key: "audit.webhook.clientCA", Path: w.ClientCA})
 	}
-	k := a.Kafka
-	return append(all, sinks.NamedFiles(
-		sinks.File{Key: "audit.kafka.tls.caFile", Path: k.TLS.CAFile, PEM: true},
-		sinks.File{Key: "audit.kafka.tls.certFile", Path: k.TLS.CertFile, PEM: true},
-		sinks.File{Key: "audit.kafka.tls.keyFile", Path: k.TLS.KeyFile, PEM: true},
-		sinks.File{Key: "audit.kafka.sasl.passwordFile", Path: k.SASL.PasswordFile},
-		sinks.File{Key: "audit.kafka.sasl.tokenFile", Path: k.SASL.TokenFile},
-		sinks.File{Key: "audit.kafka.sasl.oauth.clientSecretFile", Path: k.SASL.OAuth.ClientSecretFile},
-	)...)
+	return files
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
@@ -51,7 +52,8 @@ type Config struct {
 	// Warnings are valid settings that are probably mistakes.
 	Warnings []Problem
 
-	secrets []string // see Secrets
+	secrets     []string           // see Secrets
+	secretFiles []credentials.File // by path of the key
 }
 
 // String returns the numbers of rules and sinks and no values, because passwords are among them.
@@ -237,15 +239,14 @@ type Admin struct {
 	// Address, host:port, of /metrics, /livez, /readyz and the status page. It has no authentication: keep it on
 	// loopback or inside the cluster. Port 0 selects a free port. Empty: no server.
 	Listen string `mapstructure:"listen"`
-	// Signals over this server, for holders of a token. Off without a file. See docs/signals.md.
+	// Signals over this server, for holders of a token. Off without a token. See docs/signals.md.
 	Signals AdminSignals `mapstructure:"signals"`
 }
 
 // AdminSignals configures signals over the HTTP server.
 type AdminSignals struct {
-	// File with the token that requests have as "Authorization: Bearer", at least 16 characters. It is read again for each
-	// request. Empty: the path of signals does not exist.
-	TokenFile string `mapstructure:"tokenFile"`
+	// Token that requests have as "Authorization: Bearer", at least 16 characters. None: the path of signals does not exist.
+	Token credentials.Secret `mapstructure:"token"`
 	// Take the token although listen is no loopback address. The server has no TLS: the network between it and its clients is
 	// trusted, or they come by kubectl port-forward or a proxy with TLS.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`

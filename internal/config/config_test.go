@@ -189,8 +189,15 @@ sinks:
       tls: {enabled: true}
       sasl: {mechanism: plain, username: me, password: {file: `+file+`}}
 `)
-	if k := cfg.Sinks[0].Kafka; k.Topic != "k8s.changes" || k.SASL.Password != " two lines\nand a blank " {
-		t.Errorf("references became %+v", k)
+	k := cfg.Sinks[0].Kafka
+	if password, err := k.SASL.Password.Read(); err != nil || k.Topic != "k8s.changes" || password != " two lines\nand a blank " {
+		t.Errorf("references became %+v, %q, %v", k, password, err)
+	}
+	if err := os.WriteFile(file, []byte("rotated\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if password, err := k.SASL.Password.Read(); err != nil || password != "rotated" {
+		t.Errorf("after a rotation %q, %v", password, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"fmt"
 	"math"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -11,12 +12,15 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 // decoder decodes the YAML nodes of one file strictly into structs and reports every mismatch. It is used by one goroutine.
 type decoder struct {
 	*reporter
-	secrets []string // see [Config.Secrets]
+	secrets     []string           // see [Config.Secrets]
+	secretFiles []credentials.File // files with a secret, by path of the key
 }
 
 // decodeValue decodes n, which is at path, into v, which is settable.
@@ -89,12 +93,19 @@ func (d *decoder) decodeList(n *yaml.Node, v reflect.Value, path string) {
 func (d *decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	text := n.Value
 	switch {
-	case v.Kind() == reflect.String && n.Kind == yaml.MappingNode:
-		resolved, ok := d.resolveReference(n, path)
+	case (v.Kind() == reflect.String || v.Type() == secretType) && n.Kind == yaml.MappingNode:
+		source, name, ok := d.readReference(n, path)
 		if !ok {
 			return
 		}
-		text = resolved
+		if source == "file" && v.Type() == secretType {
+			d.noteSecretFile(path, name)
+			v.Set(reflect.ValueOf(credentials.InFile(name)))
+			return
+		}
+		if text, ok = d.resolveReference(n, path, source, name); !ok {
+			return
+		}
 	case n.Kind != yaml.ScalarNode, !slices.Contains(yamlTagsFor(v.Type(), lastKey(path)), n.ShortTag()):
 		d.reportWrongType(n, v, path)
 		return
@@ -102,8 +113,11 @@ func (d *decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		if !d.checkLiteral(path, text) {
 			return
 		}
+		if _, err := os.Stat(text); err == nil && v.Type() == secretType && strings.Contains(text, "/") {
+			d.addWarning(path, Problem{Message: "is the path of a file, which is not read", Expected: "{file: PATH}"})
+		}
 	}
-	if v.Kind() == reflect.String {
+	if v.Kind() == reflect.String || v.Type() == secretType {
 		d.recordSecrets(path, text)
 	}
 	if bad := setScalar(v, text, isSize(v.Type(), lastKey(path))); bad != nil {
@@ -149,6 +163,8 @@ func expectedFor(t reflect.Type, path string) string {
 		return expectBytes
 	case isMapping(t):
 		return "a mapping with " + joinKeys(fieldsOf(t))
+	case t == secretType:
+		return expectSecret
 	case reflect.PointerTo(t).Implements(textUnmarshalerType), t.Kind() == reflect.String:
 		return "a string (in quotes where it looks like something else)"
 	case t.Kind() == reflect.Slice:
@@ -246,6 +262,7 @@ func (b Bytes) String() string {
 
 const (
 	expectBytes    = `a number of bytes, such as 1048576, "64Mi" or "10Gi"`
+	expectSecret   = "{file: PATH}, {env: NAME}, or a string"
 	expectDuration = `a number with a unit, such as "100ms", "30s" or "5m"`
 )
 
@@ -290,6 +307,7 @@ const maxDuration = 100 * 365 * 24 * time.Hour
 
 var (
 	durationType        = reflect.TypeFor[time.Duration]()
+	secretType          = reflect.TypeFor[credentials.Secret]()
 	textUnmarshalerType = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 

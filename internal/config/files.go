@@ -17,7 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 // maxCredentialBytes bounds the size of a file that a sink reads; certificate bundles are the largest ones.
@@ -41,13 +41,18 @@ func validateFiles(rep *reporter, c *Config) {
 	for _, f := range c.Audit.credentialFiles() {
 		validateCredentialFile(rep, f.Key, f)
 	}
-	validateTokenFile(rep, c.Admin.Signals.TokenFile)
+	validateToken(rep, c.Admin.Signals.Token)
+	for _, f := range c.secretFiles {
+		if _, err := readFileReference(f.Path); err != nil {
+			rep.addProblem(f.Key, Problem{Message: err.Error()})
+		}
+	}
 	if info, err := os.Stat(c.Journal.Dir); err == nil && !info.IsDir() {
 		rep.addProblem("journal.dir", Problem{Message: "not a directory", Found: c.Journal.Dir, Expected: "a directory, or a path where one can be created"})
 	}
 }
 
-func (s Sink) credentialFiles() []sinks.File {
+func (s Sink) credentialFiles() []credentials.File {
 	switch {
 	case s.Kafka != nil:
 		return s.Kafka.Files()
@@ -59,14 +64,14 @@ func (s Sink) credentialFiles() []sinks.File {
 	return nil
 }
 
-func validateCredentialFile(rep *reporter, path string, f sinks.File) {
+func validateCredentialFile(rep *reporter, path string, f credentials.File) {
 	content, err := readLimited(f.Path, maxCredentialBytes)
 	switch {
 	case err != nil:
 		rep.addProblem(path, Problem{Message: err.Error()})
 	case len(bytes.TrimSpace(content)) == 0:
 		rep.addProblem(path, Problem{Message: "file " + f.Path + " is empty"})
-	case f.PEM && !bytes.Contains(content, []byte("-----BEGIN ")):
+	case !bytes.Contains(content, []byte("-----BEGIN ")):
 		rep.addProblem(path, Problem{Message: "file " + f.Path + " holds no PEM", Expected: `text with a line such as "-----BEGIN CERTIFICATE-----"`})
 	}
 }
@@ -227,7 +232,7 @@ func (d *decoder) recordSecrets(path, value string) {
 }
 
 // fileKeyPattern matches the paths of keys that hold file names.
-var fileKeyPattern = regexp.MustCompile(`(?i)file$|(^|\.)tls\.|\.credentials$|\.nkeySeed$`)
+var fileKeyPattern = regexp.MustCompile(`(?i)file$|(^|\.)tls\.`)
 
 func namesFile(path string) bool { return fileKeyPattern.MatchString(path) }
 

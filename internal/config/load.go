@@ -52,6 +52,7 @@ func parseConfig(file string, content []byte, checks ...func(*reporter, *Config)
 	cfg := Default()
 	d := &decoder{reporter: rep}
 	d.decodeValue(root, reflect.ValueOf(&cfg).Elem(), "")
+	cfg.secrets, cfg.secretFiles = d.secrets, d.secretFiles
 	rep.problems = append(rep.problems, overlayEnvironment(&cfg)...)
 	undecoded := slices.Clone(rep.problems)
 	validateSections(rep, &cfg)
@@ -71,7 +72,7 @@ func parseConfig(file string, content []byte, checks ...func(*reporter, *Config)
 	}
 	sum := sha256.Sum256(content)
 	cfg.File, cfg.Hash = file, hex.EncodeToString(sum[:])[:hashDigits]
-	cfg.Warnings, cfg.secrets = sortByLine(rep.warnings), d.secrets
+	cfg.Warnings = sortByLine(rep.warnings)
 	return &cfg, nil
 }
 

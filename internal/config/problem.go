@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 // Problem is one error or warning about a configuration.
@@ -218,30 +220,41 @@ const (
 	maxReferenceBytes = 1 << 20 // a larger file is hardly a secret but a wrong path
 )
 
-// resolveReference returns the value of {env: NAME} or {file: PATH}, and removes it from all later problems.
-func (d *decoder) resolveReference(n *yaml.Node, path string) (string, bool) {
+// readReference returns the parts of {env: NAME} or {file: PATH}.
+func (d *decoder) readReference(n *yaml.Node, path string) (source, name string, ok bool) {
 	const form = "a string, {env: NAME} or {file: PATH}"
 	if len(n.Content) != 2 || n.Content[1].Kind != yaml.ScalarNode || n.Content[1].ShortTag() != "!!str" {
 		d.addProblem(path, Problem{Line: n.Line, Message: "not a value and not a reference", Found: describeNode(n), Expected: form})
-		return "", false
+		return "", "", false
 	}
-	var value string
-	var err error
-	switch source, name := n.Content[0].Value, n.Content[1].Value; source {
-	case "env":
-		value, err = readEnvReference(name)
-	case "file":
-		value, err = readFileReference(name)
-	default:
+	source, name = n.Content[0].Value, n.Content[1].Value
+	if ok = source == "env" || source == "file"; !ok {
 		d.addProblem(joinPath(path, source), Problem{Line: n.Line, Message: "unknown kind of reference", Expected: form})
-		return "", false
 	}
+	return source, name, ok
+}
+
+// resolveReference returns the value of a reference, and removes it from all later problems.
+func (d *decoder) resolveReference(n *yaml.Node, path, source, name string) (string, bool) {
+	read := readFileReference
+	if source == "env" {
+		read = readEnvReference
+	}
+	value, err := read(name)
 	if err != nil {
 		d.addProblem(path, Problem{Line: n.Line, Message: err.Error()})
 		return "", false
 	}
 	d.referenceValues = append(d.referenceValues, value)
 	return value, true
+}
+
+// noteSecretFile records the file of a secret, which is checked with all other files, and hides what it has now.
+func (d *decoder) noteSecretFile(path, name string) {
+	d.secretFiles = append(d.secretFiles, credentials.File{Key: path, Path: name})
+	if value, err := readFileReference(name); err == nil {
+		d.secrets, d.referenceValues = append(d.secrets, value), append(d.referenceValues, value)
+	}
 }
 
 func readEnvReference(name string) (string, error) {

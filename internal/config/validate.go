@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/nearest"
 )
 
@@ -69,7 +70,7 @@ func warnUnusedKeys(rep *reporter, c *Config) {
 		{"audit.clockSkew", events, c.Audit.ClockSkew != defaults.Audit.ClockSkew, intake},
 		{"audit.maxPending", audit, c.Audit.MaxPending != defaults.Audit.MaxPending, source},
 		{"state.name", state, c.State.Name != defaults.State.Name, bus},
-		{"admin.signals.allowCleartextCredentials", c.Admin.Signals.TokenFile != "", c.Admin.Signals.AllowCleartextCredentials, "admin.signals.tokenFile"},
+		{"admin.signals.allowCleartextCredentials", c.Admin.Signals.Token != credentials.Secret{}, c.Admin.Signals.AllowCleartextCredentials, "admin.signals.token"},
 		{"election.duration", election, c.Election.Duration != defaults.Election.Duration, lease},
 		{"election.yieldAfter", election, c.Election.YieldAfter != defaults.Election.YieldAfter, lease},
 	} {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
@@ -46,7 +47,7 @@ func TestADeniedSubjectParksOnlyItsLane(t *testing.T) {
 			Namespace: "shop", Name: name, UID: name, ResourceVersion: fmt.Sprint(i), After: []byte(`{"a":1}`)}})
 	}
 	sink, err := nats.New(nats.Config{URL: server.URL(), Stream: "K8S", Subject: "k8s.{cluster}.{group}.{resource}.{namespace}.{name}",
-		User: "u", Password: "secret", AllowCleartextCredentials: true, Create: nats.Create{Enabled: true}}, format.JSON, slog.New(slog.DiscardHandler))
+		User: "u", Password: credentials.Text("secret"), AllowCleartextCredentials: true, Create: nats.Create{Enabled: true}}, format.JSON, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

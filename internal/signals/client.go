@@ -18,6 +18,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 // Client asks one exporter, at the socket in the directory of its journal or at its admin server.
@@ -78,7 +80,7 @@ func NewServerClient(server, tokenFile string, cleartext bool) (*Client, error) 
 		return nil, fmt.Errorf("--server %s sends the token in cleartext over the network: use https://, or kubectl port-forward and "+
 			"http://localhost, or --allow-cleartext-credentials in a trusted network", server)
 	}
-	if _, err := ReadToken(tokenFile); err != nil {
+	if _, err := ReadToken(credentials.InFile(tokenFile)); err != nil {
 		return nil, fmt.Errorf("--token-file: %w", err)
 	}
 	transport := &http.Transport{
@@ -124,7 +126,7 @@ func (c *Client) request(ctx context.Context, method, path string, body []byte) 
 		return a, err
 	}
 	if c.tokenFile != "" {
-		token, err := ReadToken(c.tokenFile)
+		token, err := ReadToken(credentials.InFile(c.tokenFile))
 		if err != nil {
 			return a, err
 		}
@@ -143,7 +145,7 @@ func (c *Client) request(ctx context.Context, method, path string, body []byte) 
 	case http.StatusUnauthorized:
 		return a, &DeniedError{fmt.Sprintf("the exporter at %s does not accept the token in %s", c.address, c.tokenFile)}
 	case http.StatusNotFound:
-		return a, &DeniedError{fmt.Sprintf("the server at %s takes no signals: is it an exporter with admin.signals.tokenFile?", c.address)}
+		return a, &DeniedError{fmt.Sprintf("the server at %s takes no signals: is it an exporter with admin.signals.token?", c.address)}
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswerBytes)).Decode(&a); err != nil {
 		return a, &UnansweredError{c.address, fmt.Errorf("the answer %s is none of an exporter", response.Status)}

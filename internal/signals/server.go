@@ -1,7 +1,6 @@
 package signals
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -12,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 // Handler executes signals. It is the same over the socket and over HTTP.
@@ -188,44 +187,38 @@ const (
 	maxTokenBytes = 4 << 10
 )
 
-// ReadToken returns the token in a file, without the blanks at its ends. No error has a part of it.
-func ReadToken(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, maxTokenBytes+1))
-	token := string(bytes.TrimSpace(content))
+// ReadToken returns a token. No error has a part of it.
+func ReadToken(secret credentials.Secret) (string, error) {
+	token, err := secret.Read()
 	switch {
 	case err != nil:
 		return "", err
-	case len(content) > maxTokenBytes:
-		return "", fmt.Errorf("file %s has more than %d bytes; expected a token", path, maxTokenBytes)
+	case len(token) > maxTokenBytes:
+		return "", fmt.Errorf("%s has more than %d bytes", secret.Describe("token"), maxTokenBytes)
 	case len(token) < minTokenBytes:
-		return "", fmt.Errorf("the token in file %s has %d bytes; expected at least %d, such as the output of openssl rand -hex 32", path, len(token), minTokenBytes)
+		return "", fmt.Errorf("%s has %d bytes; expected at least %d, such as the output of openssl rand -hex 32", secret.Describe("token"), len(token), minTokenBytes)
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return "", fmt.Errorf("the token in file %s has blanks or characters that are not ASCII", path)
+		return "", errors.New(secret.Describe("token") + " has blanks or characters that are not ASCII")
 	}
 	return token, nil
 }
 
 // TokenGuard lets requests with a token through. It is safe for concurrent use.
 type TokenGuard struct {
-	file      func() string // "": nothing is let through
+	secret    func() credentials.Secret // the zero value: nothing is let through
 	condition *condition.Condition
 }
 
-// NewTokenGuard returns a guard with the token of the file that file returns, which is read for each request. If it returns
-// "", nothing is served.
-func NewTokenGuard(file func() string, log *slog.Logger) *TokenGuard {
-	return &TokenGuard{file, condition.New(log, "signals/admin", condition.Problem{})}
+// NewTokenGuard returns a guard with the token that secret returns, which is read for each request. If it returns none,
+// nothing is served.
+func NewTokenGuard(secret func() credentials.Secret, log *slog.Logger) *TokenGuard {
+	return &TokenGuard{secret, condition.New(log, "signals/admin", condition.Problem{})}
 }
 
 // Wrap returns a handler that passes requests with the token on to next.
 func (g *TokenGuard) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.file() == "" {
+		if g.secret() == (credentials.Secret{}) {
 			http.NotFound(w, r)
 			return
 		}
@@ -249,10 +242,10 @@ func isSame(a, b string) bool {
 
 // readToken reads the token, and updates the condition.
 func (g *TokenGuard) readToken() (string, error) {
-	token, err := ReadToken(g.file())
+	token, err := ReadToken(g.secret())
 	if err != nil {
 		g.condition.Update(condition.Problem{
-			Code: condition.SignalsUnreceived, Cause: err.Error(), Remedy: "write a token into the file that admin.signals.tokenFile names",
+			Code: condition.SignalsUnreceived, Cause: err.Error(), Remedy: "write a token into the file of admin.signals.token",
 		})
 		return "", err
 	}
@@ -262,7 +255,7 @@ func (g *TokenGuard) readToken() (string, error) {
 
 // Status reads the token, and returns whether that is possible; OK where none is needed.
 func (g *TokenGuard) Status() condition.Status {
-	if g.file() == "" {
+	if g.secret() == (credentials.Secret{}) {
 		g.condition.Clear()
 	} else {
 		_, _ = g.readToken() // the condition has the error

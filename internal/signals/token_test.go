@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 const token = "0123456789abcdef0123456789abcdef"
@@ -33,7 +34,7 @@ func newGuardedServer(t *testing.T, h Handler) *guardedServer {
 	s := &guardedServer{t: t, file: filepath.Join(t.TempDir(), "token")}
 	s.write(s.file, token+"\n")
 	s.path.Store(&s.file)
-	s.guard = NewTokenGuard(func() string { return *s.path.Load() }, slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	s.guard = NewTokenGuard(func() credentials.Secret { return credentials.InFile(*s.path.Load()) }, slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	server := httptest.NewServer(s.guard.Wrap(NewHTTPHandler(h)))
 	t.Cleanup(server.Close)
 	s.url = server.URL
@@ -162,7 +163,7 @@ func TestWithoutATokenFileThePathDoesNotExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	var denied *DeniedError
-	if _, err := client.List(t.Context()); !errors.As(err, &denied) || !strings.Contains(err.Error(), "admin.signals.tokenFile") {
+	if _, err := client.List(t.Context()); !errors.As(err, &denied) || !strings.Contains(err.Error(), "admin.signals.token") {
 		t.Errorf("the client: %v", err)
 	}
 }

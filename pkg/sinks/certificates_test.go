@@ -135,7 +135,7 @@ var destinations = map[string]func(t *testing.T, server, client side) (attempt f
 		}
 		t.Cleanup(cluster.Close)
 		cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Topic: "certificates", TLS: auth.TLS{Enabled: true}}
-		cfg.TLS.CAFile, cfg.TLS.CertFile, cfg.TLS.KeyFile = client.paths(t)
+		cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key = client.paths(t)
 		s, err := kafka.New(cfg, format.JSON, discarded)
 		closeAtEnd(t, s, err)
 		return func() error { return s.Ping(t.Context()) }

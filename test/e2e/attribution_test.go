@@ -156,7 +156,7 @@ func (a *audited) exporterSettings(kubeconfig string) exporter.Settings {
 		audit["files"], audit["countersEvery"] = []string{a.logPath()}, "0s" // it counts what the webhook does not take
 	} else {
 		audit["webhook"] = map[string]any{
-			"listen": a.webhook, "certificate": file("server.crt"), "key": file("server.key"), "clientCA": file("ca.crt"), "clients": []string{apiServer},
+			"listen": a.webhook, "cert": file("server.crt"), "key": file("server.key"), "clientCA": file("ca.crt"), "clients": []string{apiServer},
 		}
 	}
 	return exporter.Settings{

@@ -34,8 +34,8 @@ func TestRejectedCredentialsAreReportedAndReplacedWithoutRestart(t *testing.T) {
 		log = filepath.Join(settings.Dir, "exporter.log")
 		settings.Kafka = map[string]any{
 			"brokers": []string{own.kafka.SecureAddress()},
-			"tls":     map[string]any{"enabled": true, "caFile": filepath.Join(dir, "ca.pem")},
-			"sasl":    map[string]any{"mechanism": "plain", "username": "exporter", "passwordFile": password},
+			"tls":     map[string]any{"enabled": true, "ca": filepath.Join(dir, "ca.pem")},
+			"sasl":    map[string]any{"mechanism": "plain", "username": "exporter", "password": map[string]any{"file": password}},
 		}
 	})
 	s.must(os.WriteFile(password, []byte(refusedPassword), 0o600))

@@ -27,7 +27,7 @@ type signalWays struct {
 
 // configureSignals lets the exporter take signals by all ways.
 func (w *signalWays) configureSignals(s *exporter.Settings) {
-	s.Admin = map[string]any{"signals": map[string]any{"tokenFile": w.tokenFile}}
+	s.Admin = map[string]any{"signals": map[string]any{"token": map[string]any{"file": w.tokenFile}}}
 }
 
 func newSignalWays(t *testing.T) *signalWays {

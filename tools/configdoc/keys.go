@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 // key is one key of the file.
@@ -70,6 +71,8 @@ func (c commentReader) describeKey(k *key, v reflect.Value, single bool) (err er
 		k.kind, k.value = "duration", formatDuration(time.Duration(v.Int()))
 	case t == reflect.TypeFor[*bool](): // a pointer, so that an absent key is true
 		k.kind, k.value = "true or false", "true"
+	case t == reflect.TypeFor[credentials.Secret]():
+		k.kind, k.value = "secret", `""`
 	case t.Kind() == reflect.Pointer:
 		k.kind = "mapping"
 		k.children, err = c.structKeys(defaultStruct(t.Elem()), k.path, false)

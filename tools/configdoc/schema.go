@@ -122,6 +122,8 @@ func (k key) keySchema() map[string]any {
 		m = map[string]any{"type": "array", "items": mappingSchema(k.path, k.children)}
 	case "list of strings":
 		m = map[string]any{"type": "array", "items": stringSchema()}
+	case "secret":
+		m = stringSchema()
 	case "string":
 		m = stringSchema()
 		if values := allowedValues[k.path]; values != nil {

@@ -29,7 +29,7 @@ type WebhookConfig struct {
 	Listen string `mapstructure:"listen"`
 	// Path of the PEM file with the server certificate. This file and the next two are reloaded while the exporter runs, at
 	// most once a second.
-	Certificate string `mapstructure:"certificate"`
+	Cert string `mapstructure:"cert"`
 	// Path of the PEM file with the key of that certificate.
 	Key string `mapstructure:"key"`
 	// Path of the PEM file with the authorities that sign the API servers' client certificates.
@@ -447,7 +447,7 @@ func (k *certificateFiles) loadRecent(from *WebhookConfig) (*tls.Config, error) 
 }
 
 func (c *WebhookConfig) loadTLS() (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
+	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
 	if err != nil {
 		return nil, fmt.Errorf("audit.webhook.certificate: %w", err)
 	}

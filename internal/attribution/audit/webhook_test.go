@@ -58,7 +58,7 @@ func newWebhookAt(t testing.TB, listen string) *webhookServer {
 	s.authority.IssueTo(t, dir)
 	var err error
 	s.Webhook, err = audit.NewWebhook(audit.WebhookConfig{
-		Listen: s.listen, Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
+		Listen: s.listen, Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
 		ClientCA: filepath.Join(dir, "ca.pem"), Clients: []string{"kube-apiserver"},
 	}, s.storeEvents, func(_ context.Context, _ time.Time, reason string) error { s.lost.Store(&reason); return nil }, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -195,14 +195,14 @@ func TestMalformedBodyIsRejectedAndCounted(t *testing.T) {
 func TestCertificateErrorNamesConfigurationKey(t *testing.T) {
 	dir := t.TempDir()
 	certificates.New(t).IssueTo(t, dir)
-	good := audit.WebhookConfig{Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), ClientCA: filepath.Join(dir, "ca.pem")}
+	good := audit.WebhookConfig{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), ClientCA: filepath.Join(dir, "ca.pem")}
 	empty := filepath.Join(dir, "empty")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for want, edit := range map[string]func(*audit.WebhookConfig){
 		"audit.webhook.clientCA":    func(c *audit.WebhookConfig) { c.ClientCA = empty },
-		"audit.webhook.certificate": func(c *audit.WebhookConfig) { c.Certificate = empty },
+		"audit.webhook.certificate": func(c *audit.WebhookConfig) { c.Cert = empty },
 	} {
 		c := good
 		edit(&c)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -172,16 +173,7 @@ func (c Config) hasValidCredentials() bool {
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
 // Files returns the files that the sink reads for each connection.
-func (c Config) Files() []sinks.File {
-	return sinks.NamedFiles(
-		sinks.File{Key: "kafka.tls.caFile", Path: c.TLS.CAFile, PEM: true},
-		sinks.File{Key: "kafka.tls.certFile", Path: c.TLS.CertFile, PEM: true},
-		sinks.File{Key: "kafka.tls.keyFile", Path: c.TLS.KeyFile, PEM: true},
-		sinks.File{Key: "kafka.sasl.passwordFile", Path: c.SASL.PasswordFile},
-		sinks.File{Key: "kafka.sasl.tokenFile", Path: c.SASL.TokenFile},
-		sinks.File{Key: "kafka.sasl.oauth.clientSecretFile", Path: c.SASL.OAuth.ClientSecretFile},
-	)
-}
+func (c Config) Files() []credentials.File { return c.TLS.Files("kafka.tls") }
 
 func (c Config) validateTopic() error {
 	if c.Topic == "" {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -47,27 +48,27 @@ func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
 		`kafka.createTopics.configs[0].name: missing; expected a topic setting`: func(c *Config) {
 			c.CreateTopics = CreateTopics{Enabled: true, Configs: []TopicConfig{{Value: "compact"}}}
 		},
-		`kafka.tls.enabled: false, but other settings of kafka.tls are given`:                                     func(c *Config) { c.TLS.CAFile = "ca.pem" },
-		`kafka.tls.certFile, kafka.tls.keyFile: only one is given`:                                                func(c *Config) { c.TLS = auth.TLS{Enabled: true, CertFile: "c.pem"} },
+		`kafka.tls.enabled: false, but other settings of kafka.tls are given`:                                     func(c *Config) { c.TLS.CA = "ca.pem" },
+		`kafka.tls.cert: cert and key belong together`:                                                            func(c *Config) { c.TLS = auth.TLS{Enabled: true, TLS: credentials.TLS{Cert: "c.pem"}} },
 		`kafka.sasl.mechanism: missing; expected plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam`: func(c *Config) { c.SASL.Username = "u" },
 		`kafka.sasl.mechanism: "gssapi"; expected plain`:                                                          func(c *Config) { c.SASL.Mechanism = "gssapi" },
 		`kafka.sasl.region: given, but only aws-msk-iam has a region`: func(c *Config) {
-			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", Password: "p", Region: "r"}
+			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", Password: credentials.Text("p"), Region: "r"}
 		},
 		`kafka.sasl.mechanism: aws-msk-iam uses the credentials of the Pod`: func(c *Config) { c.SASL = auth.SASL{Mechanism: "aws-msk-iam", Username: "u"} },
 		`kafka.sasl.username: missing`: func(c *Config) {
-			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Password: "p"}
+			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Password: credentials.Text("p")}
 		},
-		`kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one`: func(c *Config) {
+		`kafka.sasl.password: missing`: func(c *Config) {
 			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u"}
 		},
-		`kafka.sasl.mechanism: plain, but tokenFile or oauth is given`: func(c *Config) {
-			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, TokenFile: "t"}
+		`kafka.sasl.mechanism: plain, but token or oauth is given`: func(c *Config) {
+			c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Token: credentials.Text("t")}
 		},
-		`kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer`: func(c *Config) {
-			c.SASL = auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, Username: "u", TokenFile: "t"}
+		`kafka.sasl.username, kafka.sasl.password: given, but oauthbearer`: func(c *Config) {
+			c.SASL = auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, Username: "u", Token: credentials.Text("t")}
 		},
-		`kafka.sasl.tokenFile, kafka.sasl.oauth: expected exactly one`: func(c *Config) { c.SASL = auth.SASL{Mechanism: "oauthbearer"} },
+		`kafka.sasl.token, kafka.sasl.oauth: expected exactly one`: func(c *Config) { c.SASL = auth.SASL{Mechanism: "oauthbearer"} },
 		`kafka.sasl.oauth.tokenURL: expected the address of a token endpoint`: func(c *Config) {
 			c.SASL = auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: auth.OAuth{TokenURL: "idp"}}
 		},
@@ -98,8 +99,8 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 	const secret = "s3cr\x00et"
 	c := validConfig()
 	for _, s := range []auth.SASL{
-		{Mechanism: "x", Username: "u", Password: secret}, {Mechanism: "plain", Password: secret},
-		{Mechanism: "scram-sha-256", Username: "u", Password: secret},
+		{Mechanism: "x", Username: "u", Password: credentials.Text(secret)}, {Mechanism: "plain", Password: credentials.Text(secret)},
+		{Mechanism: "scram-sha-256", Username: "u", Password: credentials.Text(secret)},
 	} {
 		c.SASL = s
 		_, err := New(c, format.JSON, slog.New(slog.DiscardHandler))
@@ -112,11 +113,11 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 func TestAPasswordFileIsReadAtStart(t *testing.T) {
 	t.Parallel()
 	c := validConfig()
-	c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", PasswordFile: filepath.Join(t.TempDir(), "password")}
-	if _, err := New(c, format.JSON, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.sasl.passwordFile: ") {
+	c.SASL = auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "u", Password: credentials.InFile(filepath.Join(t.TempDir(), "password"))}
+	if _, err := New(c, format.JSON, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "kafka.sasl.password: ") {
 		t.Errorf("a missing file: %v", err)
 	}
-	if err := os.WriteFile(c.SASL.PasswordFile, []byte("p\n"), 0o600); err != nil {
+	if err := os.WriteFile(c.SASL.Password.Path(), []byte("p\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := New(c, format.JSON, slog.New(slog.DiscardHandler)); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
@@ -35,8 +36,8 @@ func startKafkaWithACLs(t *testing.T) (*broker.Broker, Config) {
 			"PLAIN": login + `plain.PlainLoginModule required user_exporter="` + rightPassword + `";`,
 		}}})[0]
 	return b, Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1},
-		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")},
-		SASL: auth.SASL{Mechanism: "plain", Username: "exporter", PasswordFile: filepath.Join(dir, "password")}}
+		TLS:  auth.TLS{Enabled: true, TLS: credentials.TLS{CA: filepath.Join(dir, "ca.pem")}},
+		SASL: auth.SASL{Mechanism: "plain", Username: "exporter", Password: credentials.InFile(filepath.Join(dir, "password"))}}
 }
 
 // grantRights grants operations to the user exporter.

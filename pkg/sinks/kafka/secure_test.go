@@ -19,6 +19,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/sasl"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
@@ -102,15 +103,15 @@ func TestEveryMechanismOnApacheKafka(t *testing.T) {
 
 	password := filepath.Join(dir, "password")
 	for name, login := range map[string]auth.SASL{
-		"plain":         {Mechanism: "plain", Username: "exporter", PasswordFile: password},
-		"scram-sha-256": {Mechanism: "scram-sha-256", Username: "exporter", PasswordFile: password},
-		"scram-sha-512": {Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: password},
-		"oauthbearer":   {Mechanism: "oauthbearer", OAuth: auth.OAuth{TokenURL: endpoint, ClientID: "exporter", ClientSecretFile: password, Scope: "kafka"}},
+		"plain":         {Mechanism: "plain", Username: "exporter", Password: credentials.InFile(password)},
+		"scram-sha-256": {Mechanism: "scram-sha-256", Username: "exporter", Password: credentials.InFile(password)},
+		"scram-sha-512": {Mechanism: "scram-sha-512", Username: "exporter", Password: credentials.InFile(password)},
+		"oauthbearer":   {Mechanism: "oauthbearer", OAuth: auth.OAuth{TokenURL: endpoint, ClientID: "exporter", ClientSecret: credentials.InFile(password), Scope: "kafka"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			writeFile(t, dir, "password", []byte(wrongPassword+"\n"))
 			testCorrectedCredentials(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s." + name, SASL: login,
-				TLS: auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}},
+				TLS: auth.TLS{Enabled: true, TLS: credentials.TLS{CA: filepath.Join(dir, "ca.pem")}}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}},
 				"kafka.sasl", func() { writeFile(t, dir, "password", []byte(rightPassword+"\n")) })
 		})
 	}
@@ -134,8 +135,8 @@ func (m *countingMechanism) Start(ctx context.Context) (sasl.StateMachine, []byt
 // connections before that (KIP-368): no call fails, nothing is lost or repeated, and nothing is logged.
 func testEndingSession(t *testing.T, b *broker.Broker, dir string) {
 	s, log := openSinkWithLog(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.session",
-		SASL: auth.SASL{Mechanism: "scram-sha-512", Username: "exporter", PasswordFile: filepath.Join(dir, "password")},
-		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+		SASL: auth.SASL{Mechanism: "scram-sha-512", Username: "exporter", Password: credentials.InFile(filepath.Join(dir, "password"))},
+		TLS:  auth.TLS{Enabled: true, TLS: credentials.TLS{CA: filepath.Join(dir, "ca.pem")}}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	opened, authenticated := countDials(s), &countingMechanism{Mechanism: s.cluster.Dialer.Mechanism}
 	s.cluster.Dialer.Mechanism = authenticated
 	waitForTopic(t, s)
@@ -159,8 +160,8 @@ func testExpiringToken(t *testing.T, b *broker.Broker, dir string) {
 	writeFile(t, dir, "token", []byte(unsignedToken("exporter", 2*time.Second)+"\n"))
 	var err error
 	s := openSink(t, Config{Brokers: []string{b.SecureAddress()}, Topic: "k8s.expired", RequestTimeout: 5 * time.Second,
-		SASL: auth.SASL{Mechanism: "oauthbearer", TokenFile: filepath.Join(dir, "token")},
-		TLS:  auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
+		SASL: auth.SASL{Mechanism: "oauthbearer", Token: credentials.InFile(filepath.Join(dir, "token"))},
+		TLS:  auth.TLS{Enabled: true, TLS: credentials.TLS{CA: filepath.Join(dir, "ca.pem")}}, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*testTimeout)
 	defer cancel()
 	lane, sent := laneName("k8s.expired", 0, 1), 0
@@ -240,7 +241,7 @@ func TestATokenIsKeptUntilItIsOld(t *testing.T) {
 	t.Parallel()
 	for lives, times := range map[time.Duration]int64{time.Hour: 1, 0: 3} {
 		url, asked := startTokenEndpoint(t, lives)
-		token := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: rightPassword, Scope: "kafka"})
+		token := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: credentials.Text(rightPassword), Scope: "kafka"})
 		for range 3 {
 			if text, err := token(); err != nil || !strings.Contains(text, "auth=Bearer ") {
 				t.Fatal(text, err)
@@ -255,7 +256,7 @@ func TestATokenIsKeptUntilItIsOld(t *testing.T) {
 func TestARefusedSecretIsNotShown(t *testing.T) {
 	t.Parallel()
 	url, _ := startTokenEndpoint(t, time.Hour)
-	_, err := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: wrongPassword, Scope: "kafka"})()
+	_, err := tokenOf(t, auth.OAuth{TokenURL: url, ClientID: "exporter", ClientSecret: credentials.Text(wrongPassword), Scope: "kafka"})()
 	if err == nil || strings.Contains(err.Error(), wrongPassword) || !strings.Contains(err.Error(), "invalid_client") {
 		t.Errorf("%v", err)
 	}
@@ -267,7 +268,7 @@ func TestAnEndpointThatSendsUsElsewhereIsNotFollowed(t *testing.T) {
 	t.Cleanup(other.Close)
 	server := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	t.Cleanup(server.Close)
-	if _, err := tokenOf(t, auth.OAuth{TokenURL: server.URL, ClientID: "exporter", ClientSecret: rightPassword})(); err == nil {
+	if _, err := tokenOf(t, auth.OAuth{TokenURL: server.URL, ClientID: "exporter", ClientSecret: credentials.Text(rightPassword)})(); err == nil {
 		t.Error("a redirect was taken for a token")
 	}
 }
@@ -281,7 +282,7 @@ func TestMutualTLSOnApacheKafka(t *testing.T) {
 	b := startKafkaIn(t, t.TempDir(), 1, broker.Options{
 		Secure: &broker.Secure{Certificate: string(cert), Key: string(key), Clients: string(ca.PEM)}})[0]
 	cfg := Config{Brokers: []string{b.SecureAddress()}, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}, TLS: auth.TLS{
-		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: issueCertificate(t, dir, certificates.New(t)), KeyFile: filepath.Join(dir, "key.pem"),
+		Enabled: true, TLS: credentials.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: issueCertificate(t, dir, certificates.New(t)), Key: filepath.Join(dir, "key.pem")},
 	}}
 	testCorrectedCredentials(t, cfg, "the server refuses the client certificate", func() { issueCertificate(t, dir, ca) })
 }

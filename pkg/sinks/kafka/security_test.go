@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
@@ -20,11 +21,11 @@ func TestEveryMechanismLetsTheRightPasswordIn(t *testing.T) {
 	t.Parallel()
 	for mechanism, method := range map[string]string{"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512"} {
 		_, brokers := startFakeCluster(t, kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser(method, "exporter", "right"))
-		cfg := Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: mechanism, AllowCleartextCredentials: true, Username: "exporter", Password: "right"}}
+		cfg := Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: mechanism, AllowCleartextCredentials: true, Username: "exporter", Password: credentials.Text("right")}}
 		s := openSink(t, cfg)
 		mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
 
-		cfg.SASL.Password = "wrong"
+		cfg.SASL.Password = credentials.Text("wrong")
 		_, err := lookUp(t, openSink(t, cfg), pod("a", 1))
 		var unavailable *sinks.UnavailableError
 		if !errors.As(err, &unavailable) || strings.Contains(err.Error(), "wrong") {
@@ -40,7 +41,7 @@ func TestTLSWithAClientCertificateThatIsRotated(t *testing.T) {
 	writeFile(t, dir, "ca.pem", ca.PEM)
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(ca.Server(t)))
 	cfg := Config{Brokers: brokers, Topic: topicA, TLS: auth.TLS{
-		Enabled: true, CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"),
+		Enabled: true, TLS: credentials.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")},
 	}}
 
 	cert, key := certificates.New(t).Issue(t) // of an authority that the broker does not trust
@@ -67,7 +68,7 @@ func TestABrokerThatIsNotTrustedGetsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{server}}))
-	testCorrectedCredentials(t, Config{Brokers: brokers, Topic: topicA, TLS: auth.TLS{Enabled: true, CAFile: filepath.Join(dir, "ca.pem")}},
+	testCorrectedCredentials(t, Config{Brokers: brokers, Topic: topicA, TLS: auth.TLS{Enabled: true, TLS: credentials.TLS{CA: filepath.Join(dir, "ca.pem")}}},
 		"kafka.tls", func() { writeFile(t, dir, "ca.pem", ca.PEM) })
 }
 
@@ -76,7 +77,7 @@ func TestAMechanismThatIsNotOfferedIsNamed(t *testing.T) {
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", rightPassword))
 	dir := t.TempDir()
 	writeFile(t, dir, "token", []byte(unsignedToken("exporter", time.Hour)))
-	wantUnavailable(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, TokenFile: filepath.Join(dir, "token")}}, "kafka.sasl.mechanism")
+	wantUnavailable(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, Token: credentials.InFile(filepath.Join(dir, "token"))}}, "kafka.sasl.mechanism")
 }
 
 func TestCredentialsThatAreGoneAreNamed(t *testing.T) {
@@ -84,13 +85,13 @@ func TestCredentialsThatAreGoneAreNamed(t *testing.T) {
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.EnableSASL(), kfake.Superuser("PLAIN", "exporter", rightPassword))
 	dir := t.TempDir()
 	writeFile(t, dir, "password", []byte(rightPassword))
-	s := openSink(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "exporter", PasswordFile: filepath.Join(dir, "password")}})
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, SASL: auth.SASL{Mechanism: "plain", AllowCleartextCredentials: true, Username: "exporter", Password: credentials.InFile(filepath.Join(dir, "password"))}})
 	if err := os.Remove(filepath.Join(dir, "password")); err != nil {
 		t.Fatal(err)
 	}
 	_, err := lookUp(t, s, pod("a", 1))
 	var unavailable *sinks.UnavailableError
-	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "kafka.sasl.passwordFile") {
+	if !errors.As(err, &unavailable) || !strings.Contains(err.Error(), "kafka.sasl.password") {
 		t.Errorf("%v; want an UnavailableError that names the file's key", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
@@ -52,16 +53,16 @@ type Config struct {
 	// InboxPrefix is the prefix of reply subjects, for accounts that may not subscribe to _INBOX.>. Default _INBOX.
 	InboxPrefix string `mapstructure:"inboxPrefix"`
 
-	// Credentials is the path of a file with a user JWT and its seed (.creds), read again on each connect.
-	Credentials string `mapstructure:"credentials"`
-	// NkeySeed is the path of a file with a user nkey seed, read again on each connect.
-	NkeySeed string `mapstructure:"nkeySeed"`
+	// Credentials are a user JWT and its seed, as {file: PATH} of a .creds file.
+	Credentials credentials.Secret `mapstructure:"credentials"`
+	// NkeySeed is a user nkey seed.
+	NkeySeed credentials.Secret `mapstructure:"nkeySeed"`
 	// User authenticates, with a password.
 	User string `mapstructure:"user"`
 	// Password of the user.
-	Password string `mapstructure:"password"`
+	Password credentials.Secret `mapstructure:"password"`
 	// Token authenticates by token.
-	Token string `mapstructure:"token"`
+	Token credentials.Secret `mapstructure:"token"`
 	// AllowCleartextCredentials allows to send password and token in cleartext over a trusted network. Without it they need
 	// tls:// or wss:// in every address, or tls.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
@@ -71,12 +72,7 @@ type Config struct {
 
 // TLS configures a TLS connection. Its files are read again on each connect, so that rotated files take effect.
 type TLS struct {
-	// CA is a file of PEM certificates to trust instead of the system's.
-	CA string `mapstructure:"ca"`
-	// Cert is the file of a client certificate, with Key: both or none.
-	Cert string `mapstructure:"cert"`
-	// Key is the file of the private key of Cert.
-	Key string `mapstructure:"key"`
+	credentials.TLS `mapstructure:",squash"`
 	// HandshakeFirst starts TLS before the server has sent anything, for servers with handshake_first: true. Others refuse it,
 	// unless they have handshake_first: auto.
 	HandshakeFirst bool `mapstructure:"handshakeFirst"`
@@ -172,13 +168,7 @@ func (c Config) serverHosts() string {
 }
 
 // Files returns the files that the sink reads for each connection.
-func (c Config) Files() []sinks.File {
-	return sinks.NamedFiles(
-		sinks.File{Key: "nats.credentials", Path: c.Credentials}, sinks.File{Key: "nats.nkeySeed", Path: c.NkeySeed},
-		sinks.File{Key: "nats.tls.ca", Path: c.TLS.CA, PEM: true}, sinks.File{Key: "nats.tls.cert", Path: c.TLS.Cert, PEM: true},
-		sinks.File{Key: "nats.tls.key", Path: c.TLS.Key, PEM: true},
-	)
-}
+func (c Config) Files() []credentials.File { return c.TLS.Files("nats.tls") }
 
 // fencePrefix returns the prefix of the subjects of fences. No template can give such a subject.
 func (c Config) fencePrefix() string {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 func validConfig() Config {
@@ -46,11 +48,13 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 			`nats.subject: "{cluster}.{group}.{resource}.{name}" does not give each object a subject of its own, which mode kv needs; write {namespace} between dots`},
 		"key without the cluster": {func(c *Config) { *c = validBucketConfig(); c.Subject = "{group}.{resource}.{namespace}.{name}" },
 			`nats.subject: "{group}.{resource}.{namespace}.{name}" does not give each object a subject of its own, which mode kv needs; write {cluster} between dots`},
-		"timeout":               {func(c *Config) { c.AckTimeout = -time.Second }, `nats.ackTimeout: too short: found -1s, expected at least 100ms`},
-		"bytes":                 {func(c *Config) { c.MaxInFlightBytes = -1 }, `nats.maxInFlightBytes: -1 is not positive`},
-		"inbox":                 {func(c *Config) { c.InboxPrefix = "a.>" }, `nats.inboxPrefix: "a.>" has a blank, a wildcard or a character that is not ASCII: ">"`},
-		"two ways":              {func(c *Config) { c.AllowCleartextCredentials, c.Token, c.Credentials = true, "t", "f" }, `nats.token: credentials is set too; use one way to authenticate`},
-		"a password in clear":   {func(c *Config) { c.User, c.Password = "u", "p" }, `nats.url: address 1 sends the password or token in cleartext; write tls://, use credentials or nkeySeed, or set nats.allowCleartextCredentials: true if the network is trusted`},
+		"timeout": {func(c *Config) { c.AckTimeout = -time.Second }, `nats.ackTimeout: too short: found -1s, expected at least 100ms`},
+		"bytes":   {func(c *Config) { c.MaxInFlightBytes = -1 }, `nats.maxInFlightBytes: -1 is not positive`},
+		"inbox":   {func(c *Config) { c.InboxPrefix = "a.>" }, `nats.inboxPrefix: "a.>" has a blank, a wildcard or a character that is not ASCII: ">"`},
+		"two ways": {func(c *Config) {
+			c.AllowCleartextCredentials, c.Token, c.Credentials = true, credentials.Text("t"), credentials.InFile("f")
+		}, `nats.token: credentials is set too; use one way to authenticate`},
+		"a password in clear":   {func(c *Config) { c.User, c.Password = "u", credentials.Text("p") }, `nats.url: address 1 sends the password or token in cleartext; write tls://, use credentials or nkeySeed, or set nats.allowCleartextCredentials: true if the network is trusted`},
 		"a port that is a word": {func(c *Config) { c.URL = "nats://host:70000" }, `nats.url: address 1 is not of the form nats://host:port, with a port from 1 to 65535`},
 		"half a password":       {func(c *Config) { c.User = "u" }, `nats.user: user and password belong together; set both or none`},
 		"half a certificate":    {func(c *Config) { c.TLS.Cert = "c" }, `nats.tls.cert: cert and key belong together; set both or none`},
@@ -78,7 +82,7 @@ func TestAllConfigurationErrorsAreReportedTogether(t *testing.T) {
 
 func TestNoErrorShowsAPassword(t *testing.T) {
 	c := validConfig()
-	c.URL, c.User, c.Password = "nats://user:hunter2@ho st:4222", "", "hunter2"
+	c.URL, c.User, c.Password = "nats://user:hunter2@ho st:4222", "", credentials.Text("hunter2")
 	if err := c.Validate(); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v", err)
 	}

@@ -10,8 +10,10 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 )
 
@@ -72,25 +74,39 @@ func (c *connector) closeLink(ctx context.Context) error {
 	return nil
 }
 
-// authOptions returns the client options that authenticate the connection. The files are read here and by the library, so
-// the errors depend on the environment and may be transient. expired is nil, or reports whether the seed file holds another
-// nkey by now.
+// authOptions returns the client options that authenticate the connection. Secrets in files are read here, and again by the
+// library at each connect, so the errors depend on the environment and may be transient. expired is nil, or reports whether
+// the seed is that of another nkey by now.
 func (c Config) authOptions() (options []nats.Option, expired func() bool, err error) {
-	if c.Credentials != "" {
-		options = append(options, nats.UserCredentials(c.Credentials))
-	}
-	if c.NkeySeed != "" {
-		option, err := nats.NkeyOptionFromSeed(c.NkeySeed)
+	none := credentials.Secret{}
+	switch {
+	case c.Credentials.Path() != "":
+		options = append(options, nats.UserCredentials(c.Credentials.Path()))
+	case c.Credentials != none:
+		text, _ := c.Credentials.Read()
+		options = append(options, nats.UserCredentialBytes([]byte(text)))
+	case c.NkeySeed != none:
+		announced, err := c.publicNkey()
 		if err != nil {
-			return nil, nil, fmt.Errorf("nats.nkeySeed: %w", err)
+			return nil, nil, err
 		}
-		options, expired = append(options, option), nkeyChanged(option, c.NkeySeed)
-	}
-	if c.User != "" {
-		options = append(options, nats.UserInfo(c.User, c.Password))
-	}
-	if c.Token != "" {
-		options = append(options, nats.Token(c.Token))
+		options = append(options, nats.Nkey(announced, c.signWithNkey))
+		expired = func() bool { // the library announces the public key of the first connect for ever
+			now, err := c.publicNkey()
+			return err == nil && now != announced
+		}
+	case c.User != "":
+		password, err := newCurrentSecret(c.Password, "nats.password")
+		if err != nil {
+			return nil, nil, err
+		}
+		options = append(options, nats.UserInfoHandler(func() (string, string) { return c.User, password() }))
+	case c.Token != none:
+		token, err := newCurrentSecret(c.Token, "nats.token")
+		if err != nil {
+			return nil, nil, err
+		}
+		options = append(options, nats.TokenHandler(token))
 	}
 	if c.TLS.CA != "" {
 		options = append(options, nats.RootCAs(c.TLS.CA))
@@ -104,20 +120,49 @@ func (c Config) authOptions() (options []nats.Option, expired func() bool, err e
 	return options, expired, nil
 }
 
-// nkeyChanged returns a function that reports whether the seed file holds another key than option. The library reads the
-// seed at each connect, but sets the public key that it announces only once.
-func nkeyChanged(option nats.Option, seed string) func() bool {
-	announced := func(option nats.Option) string {
-		var o nats.Options
-		if option(&o) != nil {
-			return ""
+// newCurrentSecret returns a function that reads a secret; if it cannot be read any more, the text before.
+func newCurrentSecret(s credentials.Secret, key string) (func() string, error) {
+	last, err := s.Read()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return func() string { // called by one goroutine at a time
+		if text, err := s.Read(); err == nil {
+			last = text
 		}
-		return o.Nkey
+		return last
+	}, nil
+}
+
+// readNkey returns the key pair of the seed as it is now.
+func (c Config) readNkey() (nkeys.KeyPair, error) {
+	seed, err := c.NkeySeed.Read()
+	if err != nil {
+		return nil, fmt.Errorf("nats.nkeySeed: %w", err)
 	}
-	return func() bool {
-		now, err := nats.NkeyOptionFromSeed(seed)
-		return err == nil && announced(now) != announced(option)
+	pair, err := nkeys.ParseDecoratedNKey([]byte(seed))
+	if err != nil {
+		return nil, errors.New("nats.nkeySeed: it is no seed of a user nkey") // the library's error may quote it
 	}
+	return pair, nil
+}
+
+func (c Config) publicNkey() (string, error) {
+	pair, err := c.readNkey()
+	if err != nil {
+		return "", err
+	}
+	return pair.PublicKey()
+}
+
+// signWithNkey implements [nats.SignatureHandler].
+func (c Config) signWithNkey(nonce []byte) ([]byte, error) {
+	pair, err := c.readNkey()
+	if err != nil {
+		return nil, err
+	}
+	defer pair.Wipe()
+	return pair.Sign(nonce)
 }
 
 // Topics of warnings; the newest warning of a topic replaces the one before.

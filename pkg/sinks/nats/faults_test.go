@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
@@ -363,7 +364,7 @@ const testUsers = `authorization {
 `
 
 func asUser(cfg Config, user string) Config {
-	cfg.User, cfg.Password, cfg.AllowCleartextCredentials = user, "secret", true
+	cfg.User, cfg.Password, cfg.AllowCleartextCredentials = user, credentials.Text("secret"), true
 	return cfg
 }
 
@@ -431,7 +432,7 @@ func TestARefusedPasswordIsAnErrorWithoutTheSecret(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, testUsers)
 	cfg := asUser(shortTimeoutConfig(server.URL()), "all")
-	cfg.Password, cfg.AllowCleartextCredentials = "hunter2", true
+	cfg.Password, cfg.AllowCleartextCredentials = credentials.Text("hunter2"), true
 	var lines logs.Buffer
 	s := openSink(t, cfg, lines.Logger())
 	waitUnreachable(t, s, newPod("web", 1), "uthorization")
@@ -455,10 +456,10 @@ func TestAnNkeyAuthenticates(t *testing.T) {
 	}
 	server := startServer(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", public))
 	cfg := testConfig(server.URL())
-	cfg.NkeySeed = filepath.Join(t.TempDir(), "seed")
+	cfg.NkeySeed = credentials.InFile(filepath.Join(t.TempDir(), "seed"))
 	s := openSink(t, cfg, discardLog)
 	mustBeUnavailable(t, s, newPod("web", 1), "nats.nkeySeed") // the file is not there yet
-	if err := os.WriteFile(cfg.NkeySeed, seed, 0o600); err != nil {
+	if err := os.WriteFile(cfg.NkeySeed.Path(), seed, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	mustPublish(t, s, newPod("web", 1))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	"github.com/kubecdc/kubecdc/test/parts/logs"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
@@ -43,9 +44,9 @@ func TestAWrongTokenIsAnErrorAndTheRightOneDelivers(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "authorization { token: right-token }\n")
 	cfg := shortTimeoutConfig(server.URL())
-	cfg.Token, cfg.AllowCleartextCredentials = "wrong-token", true
+	cfg.Token, cfg.AllowCleartextCredentials = credentials.Text("wrong-token"), true
 	waitUnreachable(t, openCheckedSink(t, cfg, "wrong-token"), newPod("web", 1), "uthorization")
-	cfg.Token, cfg.AckTimeout = "right-token", testTimeout
+	cfg.Token, cfg.AckTimeout = credentials.Text("right-token"), testTimeout
 	mustPublish(t, openCheckedSink(t, cfg, "right-token"), newPod("web", 1))
 }
 
@@ -54,11 +55,11 @@ func TestARotatedNkeyIsReloaded(t *testing.T) {
 	first, second := newUserKey(t), newUserKey(t)
 	server := startServer(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", second.public))
 	cfg := shortTimeoutConfig(server.URL())
-	cfg.NkeySeed = filepath.Join(t.TempDir(), "seed")
-	writeFile(t, cfg.NkeySeed, first.seed)
+	cfg.NkeySeed = credentials.InFile(filepath.Join(t.TempDir(), "seed"))
+	writeFile(t, cfg.NkeySeed.Path(), first.seed)
 	s := openCheckedSink(t, cfg, first.seed, second.seed)
 	waitUnreachable(t, s, newPod("web", 1), "uthorization")
-	writeFile(t, cfg.NkeySeed, second.seed)
+	writeFile(t, cfg.NkeySeed.Path(), second.seed)
 	waitAccepted(t, s, newPod("web", 1))
 }
 
@@ -72,14 +73,14 @@ func TestACredentialsFileAuthenticatesAndIsReadAgain(t *testing.T) {
 		account.public, signToken(t, operator, account, withLimits(jwtClaims("account"), limits, map[string]any{"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}))))
 
 	cfg := shortTimeoutConfig(server.URL())
-	cfg.Credentials = filepath.Join(t.TempDir(), "user.creds")
+	cfg.Credentials = credentials.InFile(filepath.Join(t.TempDir(), "user.creds"))
 	stranger, member := newUserKey(t), newUserKey(t)
 	claim := jwtClaims("user")
 	claim["subs"], claim["data"], claim["payload"] = -1, -1, -1
-	writeFile(t, cfg.Credentials, credsFile(signToken(t, stranger, stranger, claim), stranger.seed)) // signed by an account that the server does not know
+	writeFile(t, cfg.Credentials.Path(), credsFile(signToken(t, stranger, stranger, claim), stranger.seed)) // signed by an account that the server does not know
 	s := openCheckedSink(t, cfg, stranger.seed, member.seed)
 	waitUnreachable(t, s, newPod("web", 1), "uthorization")
-	writeFile(t, cfg.Credentials, credsFile(signToken(t, account, member, claim), member.seed))
+	writeFile(t, cfg.Credentials.Path(), credsFile(signToken(t, account, member, claim), member.seed))
 	waitAccepted(t, s, newPod("web", 1))
 
 	if err := server.Restart(t.Context()); err != nil { // the client reconnects
@@ -96,7 +97,7 @@ func TestATLSConnectionReloadsRotatedFiles(t *testing.T) {
 		filepath.Join(at, "cert.pem"), filepath.Join(at, "key.pem"), filepath.Join(at, "ca.pem"))
 	server := startServer(t, config)
 	cfg := shortTimeoutConfig(server.URL())
-	cfg.TLS = TLS{CA: filepath.Join(mine, "ca.pem"), Cert: filepath.Join(mine, "cert.pem"), Key: filepath.Join(mine, "key.pem")}
+	cfg.TLS = TLS{TLS: credentials.TLS{CA: filepath.Join(mine, "ca.pem"), Cert: filepath.Join(mine, "cert.pem"), Key: filepath.Join(mine, "key.pem")}}
 
 	s := openCheckedSink(t, cfg, "PRIVATE")
 	waitUnreachable(t, s, newPod("web", 1), "ca.pem") // the file does not exist yet

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -30,7 +31,7 @@ func TestStoredRecordsAreReadBackWithReadRightsAlone(t *testing.T) {
 			]}`+"\n", right))
 			cfg := shortTimeoutConfig(server.URL())
 			cfg.AllowCleartextCredentials, cfg.AckTimeout = true, testTimeout
-			cfg.User, cfg.Password = "admin", "admin"
+			cfg.User, cfg.Password = "admin", credentials.Text("admin")
 			js := connectClient(t, server.URL(), nats.UserInfo("admin", "admin"))
 			if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
 				Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true, AllowDirect: direct,
@@ -44,7 +45,7 @@ func TestStoredRecordsAreReadBackWithReadRightsAlone(t *testing.T) {
 				mustPublish(t, s, c)
 				want = append(want, c.ID())
 			}
-			cfg.User, cfg.Password = "reader", "reader"
+			cfg.User, cfg.Password = "reader", credentials.Text("reader")
 			got, lane := readStoredIDs(t, cfg, 0, 0)
 			if !slices.Equal(got, want) || lane.First != 1 || lane.End != 51 || lane.Truncated || lane.Replaces || lane.Count != 1 {
 				t.Errorf("%d of %d records in %+v", len(got), len(want), lane)
@@ -52,7 +53,7 @@ func TestStoredRecordsAreReadBackWithReadRightsAlone(t *testing.T) {
 			if got, _ := readStoredIDs(t, cfg, 11, 21); !slices.Equal(got, want[10:20]) {
 				t.Errorf("a part: %q", got)
 			}
-			cfg.User, cfg.Password, cfg.AckTimeout = "stranger", "stranger", shortTimeoutConfig("").AckTimeout
+			cfg.User, cfg.Password, cfg.AckTimeout = "stranger", credentials.Text("stranger"), shortTimeoutConfig("").AckTimeout
 			r, err := OpenStoredReader(cfg)
 			if err != nil {
 				t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -75,7 +76,7 @@ func (c Config) validateCleartext() error {
 	}
 	for i, address := range strings.Split(c.URL, ",") {
 		u, err := url.Parse(strings.TrimSpace(address))
-		if err != nil || u.Scheme == "tls" || u.Scheme == "wss" || u.User == nil && c.Password == "" && c.Token == "" {
+		if err != nil || u.Scheme == "tls" || u.Scheme == "wss" || u.User == nil && c.Password == (credentials.Secret{}) && c.Token == (credentials.Secret{}) {
 			continue
 		}
 		return fmt.Errorf("address %d sends the password or token in cleartext; write tls://, use credentials or nkeySeed, or "+
@@ -147,12 +148,13 @@ func validateLiteral(s string) error {
 
 func (c Config) validateAuthentication() error {
 	var ways []string
+	none := credentials.Secret{}
 	for _, way := range []struct {
 		name string
 		set  bool
 	}{
-		{"credentials", c.Credentials != ""}, {"nkeySeed", c.NkeySeed != ""},
-		{"user", c.User != "" || c.Password != ""}, {"token", c.Token != ""},
+		{"credentials", c.Credentials != none}, {"nkeySeed", c.NkeySeed != none},
+		{"user", c.User != "" || c.Password != none}, {"token", c.Token != none},
 	} {
 		if way.set {
 			ways = append(ways, way.name)
@@ -162,11 +164,15 @@ func (c Config) validateAuthentication() error {
 	if len(ways) > 1 {
 		errs = append(errs, atPath(ways[1], fmt.Errorf("%s is set too; use one way to authenticate", ways[0])))
 	}
-	if (c.User == "") != (c.Password == "") {
+	if (c.User == "") != (c.Password == none) {
 		errs = append(errs, atPath("user", errors.New("user and password belong together; set both or none")))
 	}
-	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		errs = append(errs, atPath("tls.cert", errors.New("cert and key belong together; set both or none")))
+	errs = append(errs, atPath("tls.cert", c.TLS.Validate()))
+	if text, _ := c.Credentials.Read(); c.Credentials.Path() == "" && text != "" && !strings.Contains(text, "-----BEGIN NATS USER JWT-----") {
+		errs = append(errs, atPath("credentials", errors.New("no user JWT with its seed; expected {file: PATH} of a .creds file")))
+	}
+	if _, err := c.readNkey(); c.NkeySeed.Path() == "" && c.NkeySeed != none && err != nil {
+		errs = append(errs, atPath("nkeySeed", errors.New("no seed of a user nkey; expected {file: PATH}, or a text that begins with SU")))
 	}
 	return errors.Join(errs...)
 }

@@ -5,25 +5,23 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
 const (
 	maxResponseBytes = 64 << 10 // of the headers, and of the body, which is read so that the connection can be reused
-	maxSecretBytes   = 1 << 20  // a larger file is not a secret: its path is wrong
 	dialTimeout      = 5 * time.Second
 	idleTimeout      = 90 * time.Second
 	bodyTimeout      = 50 * time.Millisecond // for the end of a body: about what another connection costs
@@ -37,7 +35,7 @@ func newClient(cfg Config) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			DialContext:            openingWith((&net.Dialer{Timeout: dialTimeout}).DialContext),
-			DialTLSContext:         openingWith(cfg.TLS.dialTLS),
+			DialTLSContext:         openingWith(cfg.dialTLS),
 			MaxIdleConnsPerHost:    cfg.Lanes,
 			IdleConnTimeout:        idleTimeout,
 			MaxResponseHeaderBytes: maxResponseBytes,
@@ -66,7 +64,7 @@ func (s *Sink) CheckServers(ctx context.Context) error {
 	}
 	dial, port := openingWith((&net.Dialer{Timeout: dialTimeout}).DialContext), "80"
 	if to.Scheme == "https" {
-		dial, port = openingWith(s.cfg.TLS.dialTLS), "443"
+		dial, port = openingWith(s.cfg.dialTLS), "443"
 	}
 	conn, err := dial(ctx, "tcp", net.JoinHostPort(to.Hostname(), cmp.Or(to.Port(), port)))
 	if err != nil {
@@ -76,27 +74,14 @@ func (s *Sink) CheckServers(ctx context.Context) error {
 }
 
 // dialTLS opens a TLS connection with the current contents of the files.
-func (t TLS) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+func (c Config) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
-	config := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
-	if t.CA != "" {
-		pem, err := os.ReadFile(t.CA)
-		if err != nil {
-			return nil, fmt.Errorf("webhook.tls.ca: %w", err)
-		}
-		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("webhook.tls.ca: %s holds no certificate", t.CA)
-		}
-	}
-	if t.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-		if err != nil {
-			return nil, fmt.Errorf("webhook.tls.cert: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
+	config, err := c.TLS.ClientConfig("webhook.tls", host)
+	if err != nil {
+		return nil, err
 	}
 	raw, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
 	if err != nil {
@@ -191,46 +176,32 @@ func (s *Sink) Conditions() []condition.Status {
 }
 
 // setConfiguredHeaders sets the configured headers.
-func (s *Sink) setConfiguredHeaders(header http.Header) (err error) {
+func (s *Sink) setConfiguredHeaders(header http.Header) error {
 	header.Set("User-Agent", "kubecdc")
 	for _, h := range s.cfg.Headers {
-		value := h.Value
-		if h.File != "" {
-			if value, err = readSecret(h.File); err != nil {
-				return fmt.Errorf("webhook.headers, %s: %w", h.Name, err)
-			}
+		value, err := readHeader(h.Value)
+		if err != nil {
+			return fmt.Errorf("webhook.headers, %s: %w", h.Name, err)
 		}
 		header.Set(h.Name, value)
 	}
-	if s.cfg.BearerTokenFile != "" {
-		token, err := readSecret(s.cfg.BearerTokenFile)
+	if s.cfg.BearerToken != (credentials.Secret{}) {
+		token, err := readHeader(s.cfg.BearerToken)
 		if err != nil {
-			return fmt.Errorf("webhook.bearerTokenFile: %w", err)
+			return fmt.Errorf("webhook.bearerToken: %w", err)
 		}
 		header.Set("Authorization", "Bearer "+token)
 	}
 	return nil
 }
 
-// readSecret returns the content of a file without surrounding white space.
-func readSecret(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
+// readHeader returns a secret that a header can have (RFC 9110, section 5.5).
+func readHeader(s credentials.Secret) (string, error) {
+	value, err := s.Read()
+	if err == nil && strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		err = errors.New("it has a character that a header cannot have")
 	}
-	defer func() { _ = f.Close() }() // only read
-	content, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
-	if err != nil {
-		return "", err
-	}
-	value := strings.TrimSpace(string(content))
-	switch {
-	case value == "":
-		return "", fmt.Errorf("file %s is empty", path)
-	case len(content) > maxSecretBytes || !isHeaderValue(value):
-		return "", fmt.Errorf("the content of file %s cannot be a header", path)
-	}
-	return value, nil
+	return value, err
 }
 
 // peer is what the sink connects to.
@@ -290,7 +261,7 @@ func classifyResponse(response *http.Response, size int) error {
 	case code >= 300 && code <= 399:
 		return unavailable(condition.SinkMisconfigured, "redirects are not followed", "set webhook.url to its new address", 0)
 	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
-		return unavailable(condition.SinkUnauthorized, "it refuses the credentials", "check webhook.headers, webhook.bearerTokenFile and webhook.tls", 0)
+		return unavailable(condition.SinkUnauthorized, "it refuses the credentials", "check webhook.headers, webhook.bearerToken and webhook.tls", 0)
 	case code == http.StatusNotFound, code == http.StatusMethodNotAllowed, code == http.StatusGone,
 		code == http.StatusUnsupportedMediaType:
 		return unavailable(condition.SinkMisconfigured, "it does not take events there", "check webhook.url, and that it accepts CloudEvents in this format", 0)

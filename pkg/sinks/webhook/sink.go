@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -172,35 +173,23 @@ type Config struct {
 	Lanes int `mapstructure:"lanes"`
 	// Timeout bounds one request with its response. Default 15s; at least 100ms.
 	Timeout time.Duration `mapstructure:"timeout"`
-	// BearerTokenFile is the path of a file with a token for the Authorization header, read for each request.
-	BearerTokenFile string `mapstructure:"bearerTokenFile"`
+	// BearerToken is a token for the Authorization header.
+	BearerToken credentials.Secret `mapstructure:"bearerToken"`
 	// Headers are sent with each request.
 	Headers []Header `mapstructure:"headers"`
 	// AllowCleartextCredentials declares the network trusted with credentials: otherwise a token, a header from a file, or a
 	// header with the name of a credential requires https, unless the receiver is on loopback.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
-	// TLS names files for https. They are read again for each connection, so that rotated files need no restart.
-	TLS TLS `mapstructure:"tls"`
+	// TLS names files for https.
+	TLS credentials.TLS `mapstructure:"tls"`
 }
 
-// Header is one header of every request: with a value, or with a secret from a file.
+// Header is one header of every request.
 type Header struct {
 	// Name of the header.
 	Name string `mapstructure:"name"`
-	// Value of the header, if it is not a secret.
-	Value string `mapstructure:"value"`
-	// File is the path of a file with the value, read for each request.
-	File string `mapstructure:"file"`
-}
-
-// TLS names the files of a TLS connection.
-type TLS struct {
-	// CA is a file of PEM certificates that are trusted instead of the system's.
-	CA string `mapstructure:"ca"`
-	// Cert is the file of a client certificate, with Key: both or none.
-	Cert string `mapstructure:"cert"`
-	// Key is the file of the key of Cert.
-	Key string `mapstructure:"key"`
+	// Value of the header; {file: PATH} is read for each request.
+	Value credentials.Secret `mapstructure:"value"`
 }
 
 const (
@@ -233,9 +222,7 @@ func (c Config) Validate() error {
 	if c.Timeout > maxTimeout {
 		errs = append(errs, withPath("timeout", fmt.Errorf("too long: found %v, expected at most %v", c.Timeout, maxTimeout)))
 	}
-	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		errs = append(errs, withPath("tls.cert", errors.New("cert and key belong together; set both or none")))
-	}
+	errs = append(errs, withPath("tls.cert", c.TLS.Validate()))
 	names := map[string]bool{}
 	for i, h := range c.Headers {
 		path := fmt.Sprintf("headers[%d]", i)
@@ -289,10 +276,10 @@ func (c Config) validateURL() error {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return fmt.Errorf("scheme %q is not one of https, http", u.Scheme)
 	case u.User != nil:
-		return errors.New("holds a user; put credentials into a file that webhook.headers or webhook.bearerTokenFile names")
+		return errors.New("holds a user; put credentials into webhook.headers or webhook.bearerToken")
 	case u.Fragment != "":
 		return errors.New("holds a fragment (#), which is never sent; remove it, or write %23")
-	case u.Scheme == "http" && c.TLS != TLS{}:
+	case u.Scheme == "http" && c.TLS != credentials.TLS{}:
 		return errors.New("webhook.tls is set and the scheme is http; write https")
 	}
 	return nil
@@ -316,12 +303,12 @@ func (c Config) validateCleartext() error {
 	}
 	carries := ""
 	for _, h := range c.Headers {
-		if h.File != "" || credentialHeader.MatchString(h.Name) {
+		if h.Value.Path() != "" || credentialHeader.MatchString(h.Name) {
 			carries = "the header " + h.Name
 		}
 	}
-	if c.BearerTokenFile != "" {
-		carries = "the token of bearerTokenFile"
+	if c.BearerToken != (credentials.Secret{}) {
+		carries = "the bearerToken"
 	}
 	if carries == "" {
 		return nil
@@ -333,17 +320,8 @@ func (c Config) validateCleartext() error {
 // credentialHeader matches the names of headers that authenticate.
 var credentialHeader = regexp.MustCompile(`(?i)auth|cookie|token|secret|password|credential|key|signature`)
 
-// Files returns the files that the sink reads for its requests.
-func (c Config) Files() []sinks.File {
-	files := []sinks.File{
-		{Key: "webhook.bearerTokenFile", Path: c.BearerTokenFile}, {Key: "webhook.tls.ca", Path: c.TLS.CA, PEM: true},
-		{Key: "webhook.tls.cert", Path: c.TLS.Cert, PEM: true}, {Key: "webhook.tls.key", Path: c.TLS.Key, PEM: true},
-	}
-	for i, h := range c.Headers {
-		files = append(files, sinks.File{Key: fmt.Sprintf("webhook.headers[%d].file", i), Path: h.File})
-	}
-	return sinks.NamedFiles(files...)
-}
+// Files returns the files that the sink reads for its connections.
+func (c Config) Files() []credentials.File { return c.TLS.Files("webhook.tls") }
 
 // headerName matches a token (RFC 9110, section 5.1).
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
@@ -358,19 +336,23 @@ func (c Config) validateHeader(h Header, taken map[string]bool) error {
 	case slices.Contains([]string{"Host", "Content-Type", "Content-Length", "Transfer-Encoding"}, name) ||
 		strings.HasPrefix(name, "Ce-"):
 		return fmt.Errorf("%s is set by the exporter", name)
-	case name == "Authorization" && c.BearerTokenFile != "":
-		return errors.New("webhook.bearerTokenFile sets Authorization as well; use only one of them")
-	case (h.Value == "") == (h.File == ""):
-		return fmt.Errorf("%s needs either a value or a file", name)
+	case name == "Authorization" && c.BearerToken != credentials.Secret{}:
+		return errors.New("webhook.bearerToken sets Authorization as well; use only one of them")
+	case h.Value == credentials.Secret{}:
+		return fmt.Errorf("%s needs a value", name)
 	case !isHeaderValue(h.Value):
 		return fmt.Errorf("the value of %s has a character that a header cannot have", name)
 	}
 	return nil
 }
 
-// isHeaderValue reports whether a header can have the value (RFC 9110, section 5.5).
-func isHeaderValue(value string) bool {
-	return strings.IndexFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) < 0
+// isHeaderValue reports whether a header can have the value (RFC 9110, section 5.5), as far as that is known without a file.
+func isHeaderValue(value credentials.Secret) bool {
+	if value.Path() != "" {
+		return true
+	}
+	_, err := readHeader(value)
+	return err == nil
 }
 
 func checkRange(n, low, high int) error {

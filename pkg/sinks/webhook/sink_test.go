@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -419,8 +420,8 @@ func TestSecretsAreReadForEachRequestAndNeverShown(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	s := newBinarySink(t, Config{URL: server.URL, BearerTokenFile: token, Headers: []Header{{Name: "X-Key", File: key}, {Name: "x-plain", Value: "plain"}}})
-	if _, err := publishChanges(t, s, newPod("web", 1)); errorKind(err) != "unavailable" || !strings.Contains(err.Error(), "webhook.bearerTokenFile") {
+	s := newBinarySink(t, Config{URL: server.URL, BearerToken: credentials.InFile(token), Headers: []Header{{Name: "X-Key", Value: credentials.InFile(key)}, {Name: "x-plain", Value: credentials.Text("plain")}}})
+	if _, err := publishChanges(t, s, newPod("web", 1)); errorKind(err) != "unavailable" || !strings.Contains(err.Error(), "webhook.bearerToken") {
 		t.Errorf("without the file: %v", err)
 	}
 	writeFile(t, token, "hunter2\n")
@@ -448,7 +449,7 @@ func TestATLSConnectionUsesRotatedFiles(t *testing.T) {
 	r.http.TLS = good.Server(t)
 	r.http.StartTLS()
 	t.Cleanup(r.http.Close)
-	cfg := Config{URL: r.http.URL, TLS: TLS{CA: filepath.Join(mine, "ca.pem"), Cert: filepath.Join(mine, "cert.pem"), Key: filepath.Join(mine, "key.pem")}}
+	cfg := Config{URL: r.http.URL, TLS: credentials.TLS{CA: filepath.Join(mine, "ca.pem"), Cert: filepath.Join(mine, "cert.pem"), Key: filepath.Join(mine, "key.pem")}}
 	s := newBinarySink(t, cfg)
 	if _, err := publishChanges(t, s, newPod("web", 1)); errorKind(err) != "unavailable" || !strings.Contains(err.Error(), "ca.pem") {
 		t.Errorf("without the files: %v", err)
@@ -468,21 +469,25 @@ func TestBadConfigurationIsNamedByItsPath(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"no url":        {func(c *Config) { c.URL = "" }, `webhook.url: required; for example https://receiver.example/events`},
-		"no host":       {func(c *Config) { c.URL = "receiver" }, `webhook.url: not of the form https://host/path`},
-		"scheme":        {func(c *Config) { c.URL = "ftp://a/" }, `webhook.url: scheme "ftp" is not one of https, http`},
-		"password":      {func(c *Config) { c.URL = "https://me:hunter2@a/" }, `webhook.url: holds a user; put credentials into a file that webhook.headers or webhook.bearerTokenFile names`},
-		"tls on http":   {func(c *Config) { c.URL, c.TLS.CA = "http://a/", "ca" }, `webhook.url: webhook.tls is set and the scheme is http; write https`},
-		"batch":         {func(c *Config) { c.Batch = 1001 }, `webhook.batch: 1001 is not between 1 and 1000`},
-		"lanes":         {func(c *Config) { c.Lanes = -1 }, `webhook.lanes: -1 is not between 1 and 1024`},
-		"timeout":       {func(c *Config) { c.Timeout = -1 }, `webhook.timeout: too short: found -1ns, expected at least 100ms`},
-		"half a pair":   {func(c *Config) { c.TLS.Key = "k" }, `webhook.tls.cert: cert and key belong together; set both or none`},
-		"header name":   {func(c *Config) { c.Headers = []Header{{Name: "a b", Value: "c"}} }, `webhook.headers[0]: "a b" is not a header name`},
-		"header twice":  {func(c *Config) { c.Headers = []Header{{Name: "a", Value: "c"}, {Name: "A", Value: "c"}} }, `webhook.headers[1]: A is given twice`},
-		"our header":    {func(c *Config) { c.Headers = []Header{{Name: "ce-id", Value: "c"}} }, `webhook.headers[0]: Ce-Id is set by the exporter`},
-		"no value":      {func(c *Config) { c.Headers = []Header{{Name: "a"}} }, `webhook.headers[0]: A needs either a value or a file`},
-		"split":         {func(c *Config) { c.Headers = []Header{{Name: "a", Value: "b\r\nc: d"}} }, `webhook.headers[0]: the value of A has a character that a header cannot have`},
-		"authorization": {func(c *Config) { c.BearerTokenFile, c.Headers = "t", []Header{{Name: "authorization", Value: "b"}} }, `webhook.headers[0]: webhook.bearerTokenFile sets Authorization as well; use only one of them`},
+		"no url":      {func(c *Config) { c.URL = "" }, `webhook.url: required; for example https://receiver.example/events`},
+		"no host":     {func(c *Config) { c.URL = "receiver" }, `webhook.url: not of the form https://host/path`},
+		"scheme":      {func(c *Config) { c.URL = "ftp://a/" }, `webhook.url: scheme "ftp" is not one of https, http`},
+		"password":    {func(c *Config) { c.URL = "https://me:hunter2@a/" }, `webhook.url: holds a user; put credentials into webhook.headers or webhook.bearerToken`},
+		"tls on http": {func(c *Config) { c.URL, c.TLS.CA = "http://a/", "ca" }, `webhook.url: webhook.tls is set and the scheme is http; write https`},
+		"batch":       {func(c *Config) { c.Batch = 1001 }, `webhook.batch: 1001 is not between 1 and 1000`},
+		"lanes":       {func(c *Config) { c.Lanes = -1 }, `webhook.lanes: -1 is not between 1 and 1024`},
+		"timeout":     {func(c *Config) { c.Timeout = -1 }, `webhook.timeout: too short: found -1ns, expected at least 100ms`},
+		"half a pair": {func(c *Config) { c.TLS.Key = "k" }, `webhook.tls.cert: cert and key belong together; set both or none`},
+		"header name": {func(c *Config) { c.Headers = []Header{{Name: "a b", Value: credentials.Text("c")}} }, `webhook.headers[0]: "a b" is not a header name`},
+		"header twice": {func(c *Config) {
+			c.Headers = []Header{{Name: "a", Value: credentials.Text("c")}, {Name: "A", Value: credentials.Text("c")}}
+		}, `webhook.headers[1]: A is given twice`},
+		"our header": {func(c *Config) { c.Headers = []Header{{Name: "ce-id", Value: credentials.Text("c")}} }, `webhook.headers[0]: Ce-Id is set by the exporter`},
+		"no value":   {func(c *Config) { c.Headers = []Header{{Name: "a"}} }, `webhook.headers[0]: A needs a value`},
+		"split":      {func(c *Config) { c.Headers = []Header{{Name: "a", Value: credentials.Text("b\r\nc: d")}} }, `webhook.headers[0]: the value of A has a character that a header cannot have`},
+		"authorization": {func(c *Config) {
+			c.BearerToken, c.Headers = credentials.Text("t"), []Header{{Name: "authorization", Value: credentials.Text("b")}}
+		}, `webhook.headers[0]: webhook.bearerToken sets Authorization as well; use only one of them`},
 	} {
 		c := Config{URL: "https://receiver.example/"}
 		test.change(&c)

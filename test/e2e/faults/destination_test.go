@@ -41,8 +41,8 @@ func (c *fixture) plainKafka(b *kafka.Broker, keys mapping) mapping {
 func (c *fixture) knownKafka(passwordFile string) mapping {
 	return mapping{
 		"brokers": []string{c.kafka.SecureAddress()}, "topic": c.name + ".{resource}",
-		"tls":  mapping{"enabled": true, "caFile": filepath.Join(c.dir, "ca.pem")},
-		"sasl": mapping{"mechanism": "plain", "username": user, "passwordFile": passwordFile},
+		"tls":  mapping{"enabled": true, "ca": filepath.Join(c.dir, "ca.pem")},
+		"sasl": mapping{"mechanism": "plain", "username": user, "password": mapping{"file": passwordFile}},
 	}
 }
 
@@ -286,7 +286,7 @@ func (c *fixture) clientRefused() func() {
 func (c *fixture) otherName() func() {
 	c.topic("configmaps")
 	sink := c.knownKafka(filepath.Join(c.dir, "password"))
-	sink["tls"] = mapping{"enabled": true, "caFile": filepath.Join(c.dir, "ca.pem"), "serverName": "other.example"}
+	sink["tls"] = mapping{"enabled": true, "ca": filepath.Join(c.dir, "ca.pem"), "serverName": "other.example"}
 	c.sink("kafka", sink)
 	c.launch()
 	return nil

@@ -122,7 +122,7 @@ func (c *fixture) audit() {
 	c.must(err)
 	c.settings.Audit = mapping{
 		"webhook": mapping{
-			"listen": ports.Address(free[0]), "certificate": c.write("audit.pem", string(cert)), "key": c.write("audit.key", string(key)),
+			"listen": ports.Address(free[0]), "cert": c.write("audit.pem", string(cert)), "key": c.write("audit.key", string(key)),
 			"clientCA": filepath.Join(c.dir, "ca.pem"), "clients": []string{"kube-apiserver"},
 		},
 		"settle": "1s", "window": "2s",

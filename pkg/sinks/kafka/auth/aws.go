@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 const (
@@ -88,7 +90,7 @@ func (i *awsIdentity) findCredentials(ctx context.Context) (awsCredentials, erro
 
 // assumeRole exchanges the token of the service account for credentials of its role (STS, AssumeRoleWithWebIdentity).
 func (i *awsIdentity) assumeRole(ctx context.Context) (awsCredentials, error) {
-	token, err := readSecret("", os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE"), "AWS_WEB_IDENTITY_TOKEN_FILE")
+	token, err := readSecret(credentials.InFile(os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE")), "AWS_WEB_IDENTITY_TOKEN_FILE")
 	if err != nil {
 		return awsCredentials{}, err
 	}
@@ -124,7 +126,11 @@ func (i *awsIdentity) assumeRole(ctx context.Context) (awsCredentials, error) {
 // requestPodIdentity requests credentials from the EKS Pod Identity agent.
 func (i *awsIdentity) requestPodIdentity(ctx context.Context) (awsCredentials, error) {
 	endpoint := os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
-	token, err := readSecret(os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN"), os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+	secret := credentials.Text(os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN"))
+	if file := os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"); file != "" {
+		secret = credentials.InFile(file)
+	}
+	token, err := readSecret(secret, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
 	if err != nil {
 		return awsCredentials{}, err
 	}

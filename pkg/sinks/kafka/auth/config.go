@@ -1,33 +1,29 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
 	"github.com/segmentio/kafka-go/sasl/plain"
 	"github.com/segmentio/kafka-go/sasl/scram"
+
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
 
 // TLS configures transport security.
 type TLS struct {
 	// Enabled turns TLS on.
-	Enabled bool `mapstructure:"enabled"`
-	// CAFile has the PEM certificates to trust; empty trusts those of the system. It is read for every connection.
-	CAFile string `mapstructure:"caFile"`
-	// CertFile is a PEM client certificate, with KeyFile. It is read for every connection, so that rotation needs no restart.
-	CertFile string `mapstructure:"certFile"`
-	// KeyFile is the private key of CertFile. It is read for every connection.
-	KeyFile string `mapstructure:"keyFile"`
+	Enabled         bool `mapstructure:"enabled"`
+	credentials.TLS `mapstructure:",squash"`
 	// ServerName replaces the host name of the broker when its certificate is verified.
 	ServerName string `mapstructure:"serverName"`
 }
@@ -38,14 +34,11 @@ type SASL struct {
 	Mechanism string `mapstructure:"mechanism"`
 	// Username of plain and scram.
 	Username string `mapstructure:"username"`
-	// Password of plain and scram. Either this or PasswordFile.
-	Password string `mapstructure:"password"`
-	// PasswordFile contains the password. It is read for every connection; surrounding white space is ignored.
-	PasswordFile string `mapstructure:"passwordFile"`
-	// TokenFile contains the token of oauthbearer, for example a projected service account token. It is read for every
-	// connection.
-	TokenFile string `mapstructure:"tokenFile"`
-	// OAuth requests tokens for oauthbearer by client credentials, instead of tokenFile.
+	// Password of plain and scram.
+	Password credentials.Secret `mapstructure:"password"`
+	// Token of oauthbearer, for example {file: PATH} of a projected service account token.
+	Token credentials.Secret `mapstructure:"token"`
+	// OAuth requests tokens for oauthbearer by client credentials, instead of token.
 	OAuth OAuth `mapstructure:"oauth"`
 	// AllowCleartextCredentials permits sending the password or token over an unencrypted network: without it, plain and
 	// oauthbearer need TLS, and tokenURL needs https unless it is on loopback.
@@ -62,10 +55,8 @@ type OAuth struct {
 	TokenURL string `mapstructure:"tokenURL"`
 	// ClientID identifies the client.
 	ClientID string `mapstructure:"clientID"`
-	// ClientSecret is the client's secret. Either this or ClientSecretFile.
-	ClientSecret string `mapstructure:"clientSecret"`
-	// ClientSecretFile contains the secret. It is read for every token request.
-	ClientSecretFile string `mapstructure:"clientSecretFile"`
+	// ClientSecret is the client's secret.
+	ClientSecret credentials.Secret `mapstructure:"clientSecret"`
 	// Scope of the token; optional.
 	Scope string `mapstructure:"scope"`
 }
@@ -79,8 +70,8 @@ func (t TLS) Validate() error {
 	if strings.ContainsAny(t.ServerName, " /:@") && net.ParseIP(t.ServerName) == nil {
 		return fmt.Errorf("kafka.tls.serverName: %q; expected a host name", t.ServerName)
 	}
-	if (t.CertFile == "") != (t.KeyFile == "") {
-		return errors.New("kafka.tls.certFile, kafka.tls.keyFile: only one is given; expected both or none")
+	if err := t.TLS.Validate(); err != nil {
+		return fmt.Errorf("kafka.tls.cert: %w", err)
 	}
 	return nil
 }
@@ -89,7 +80,8 @@ func (t TLS) Validate() error {
 // contains no secret. It opens no file.
 func (s SASL) Validate() error {
 	const mechanisms = "plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam"
-	users, tokens := s.Username+s.Password+s.PasswordFile != "", s.TokenFile != "" || s.OAuth != OAuth{}
+	none := credentials.Secret{}
+	users, tokens := s.Username != "" || s.Password != none, s.Token != none || s.OAuth != OAuth{}
 	switch s.Mechanism {
 	case "":
 		if s != (SASL{}) {
@@ -112,11 +104,11 @@ func (s SASL) Validate() error {
 	case s.Mechanism == "oauthbearer":
 		return s.validateTokens(users)
 	case tokens:
-		return fmt.Errorf("kafka.sasl.mechanism: %s, but tokenFile or oauth is given; set it to oauthbearer or remove them", s.Mechanism)
+		return fmt.Errorf("kafka.sasl.mechanism: %s, but token or oauth is given; set it to oauthbearer or remove them", s.Mechanism)
 	case s.Username == "":
 		return errors.New("kafka.sasl.username: missing; expected the name to authenticate as")
-	case (s.Password == "") == (s.PasswordFile == ""):
-		return errors.New("kafka.sasl.password, kafka.sasl.passwordFile: expected exactly one of them")
+	case s.Password == none:
+		return errors.New("kafka.sasl.password: missing; expected {file: PATH}, {env: NAME} or a text")
 	}
 	return nil
 }
@@ -124,13 +116,14 @@ func (s SASL) Validate() error {
 // validateTokens checks the settings of oauthbearer.
 func (s SASL) validateTokens(users bool) error {
 	if users {
-		return errors.New("kafka.sasl.username, kafka.sasl.password, kafka.sasl.passwordFile: given, but oauthbearer uses tokens; remove them")
+		return errors.New("kafka.sasl.username, kafka.sasl.password: given, but oauthbearer uses tokens; remove them")
 	}
 	o := s.OAuth
-	if (s.TokenFile == "") == (o == OAuth{}) {
-		return errors.New("kafka.sasl.tokenFile, kafka.sasl.oauth: expected exactly one of them")
+	hasToken := s.Token != credentials.Secret{}
+	if hasToken == (o != OAuth{}) {
+		return errors.New("kafka.sasl.token, kafka.sasl.oauth: expected exactly one of them")
 	}
-	if s.TokenFile != "" {
+	if hasToken {
 		return nil
 	}
 	if u, err := url.Parse(o.TokenURL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -139,37 +132,15 @@ func (s SASL) validateTokens(users bool) error {
 	if o.ClientID == "" {
 		return errors.New("kafka.sasl.oauth.clientID: missing; expected the ID of the client")
 	}
-	if (o.ClientSecret == "") == (o.ClientSecretFile == "") {
-		return errors.New("kafka.sasl.oauth.clientSecret, kafka.sasl.oauth.clientSecretFile: expected exactly one of them")
+	if o.ClientSecret == (credentials.Secret{}) {
+		return errors.New("kafka.sasl.oauth.clientSecret: missing; expected {file: PATH}, {env: NAME} or a text")
 	}
 	return nil
 }
 
 // ClientConfig reads the files and returns the TLS configuration for a connection to host.
 func (t TLS) ClientConfig(host string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if t.ServerName != "" {
-		c.ServerName = t.ServerName
-	}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("kafka.tls.caFile: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("kafka.tls.caFile: %s holds no PEM certificate", t.CAFile)
-		}
-	}
-	if t.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("kafka.tls.certFile, kafka.tls.keyFile: %w", err)
-		}
-		// Not c.Certificates: one of those is sent only if the broker lists its direct issuer.
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-	}
-	return c, nil
+	return t.TLS.ClientConfig("kafka.tls", cmp.Or(t.ServerName, host))
 }
 
 // NewMechanism returns the SASL mechanism; nil when SASL is off. It reads the files, so that a wrong path fails at start;
@@ -195,26 +166,23 @@ func (s SASL) NewMechanism(timeout time.Duration) (sasl.Mechanism, error) {
 }
 
 func (s SASL) newBearer(client *http.Client) (sasl.Mechanism, error) {
-	if s.TokenFile == "" {
+	if s.Token == (credentials.Secret{}) {
 		return bearer{newTokenSource(s.OAuth, client).currentToken}, nil
 	}
-	read := func(context.Context) (string, error) { return readSecret("", s.TokenFile, "kafka.sasl.tokenFile") }
+	read := func(context.Context) (string, error) { return readSecret(s.Token, "kafka.sasl.token") }
 	if _, err := read(context.Background()); err != nil {
 		return nil, err
 	}
 	return bearer{read}, nil
 }
 
-// readSecret returns a secret that is configured directly or in a file, without surrounding white space.
-func readSecret(value, file, key string) (string, error) {
-	if file == "" {
-		return value, nil
-	}
-	b, err := os.ReadFile(file)
+// readSecret returns the text of a secret; key begins its error.
+func readSecret(s credentials.Secret, key string) (string, error) {
+	text, err := s.Read()
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", key, err)
 	}
-	return strings.TrimSpace(string(b)), nil
+	return text, nil
 }
 
 // passwordMechanism is PLAIN or SCRAM with the password that is valid when a connection is made.
@@ -233,7 +201,7 @@ func (m passwordMechanism) Start(ctx context.Context) (sasl.StateMachine, []byte
 }
 
 func (m passwordMechanism) newMechanism() (made sasl.Mechanism, err error) {
-	password, err := readSecret(m.config.Password, m.config.PasswordFile, "kafka.sasl.passwordFile")
+	password, err := readSecret(m.config.Password, "kafka.sasl.password")
 	if err != nil {
 		return nil, err
 	}

@@ -103,7 +103,7 @@ func (s *tokenSource) currentToken(ctx context.Context) (string, error) {
 
 // requestToken returns a new token and its lifetime; 0 if the endpoint does not report it.
 func (s *tokenSource) requestToken(ctx context.Context) (token string, lives time.Duration, err error) {
-	secret, err := readSecret(s.config.ClientSecret, s.config.ClientSecretFile, "kafka.sasl.oauth.clientSecretFile")
+	secret, err := readSecret(s.config.ClientSecret, "kafka.sasl.oauth.clientSecret")
 	if err != nil {
 		return "", 0, err
 	}
