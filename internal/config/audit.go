@@ -20,25 +20,22 @@ type Audit struct {
 	Webhook audit.WebhookConfig `mapstructure:"webhook"`
 	// Paths of audit log files, each of one API server. Rotation is followed.
 	Files []string `mapstructure:"files"`
-	// Envelope of the events in these files, as audit.kafka.envelope has it: auto, none, azure or cloudwatch.
+	// Envelope of the events in these files, as audit.kafka.envelope.
 	FileEnvelope audit.Envelope `mapstructure:"fileEnvelope"`
-	// Kafka topics of audit events, as written by managed clouds and log shippers.
+	// Kafka topics of audit events.
 	Kafka topic.Config `mapstructure:"kafka"`
-	// Stamps of an admission policy in the objects, as a source of authors besides audit events or without them.
+	// Stamps of an admission policy, as a source of authors.
 	Stamps Stamps `mapstructure:"stamps"`
-	// How long after a change to wait for the audit events of all API servers, before the only remaining candidate request
-	// is accepted as the author. Longer than the API servers buffer events: 30 s by default.
+	// How long to wait for the audit events of all API servers before the only candidate is the author: longer than they
+	// buffer events, 30 s by default.
 	Settle time.Duration `mapstructure:"settle"`
 	// How long a change is kept to wait for its audit event, and an event for its change.
 	Window time.Duration `mapstructure:"window"`
-	// How often the API servers' own counters of lost audit events are read from their /metrics, if the account is allowed
-	// to: "exporter rbac" prints the rule. 0: never.
+	// How often the API servers' counters of lost audit events are read, if that is allowed. 0: never.
 	CountersEvery time.Duration `mapstructure:"countersEvery"`
-	// How long sinks hold a change back until its author is known, so that the attributed record follows at once. 0: not at
-	// all. Later changes in the journal wait behind it; writing to the journal is not delayed.
+	// How long sinks hold a change back, and those behind it, until its author is known. 0: not at all.
 	Wait time.Duration `mapstructure:"wait"`
-	// Emit guesses where the author is not certain: the only identity that accessed the object when it changed, according to
-	// the audit log, in a separate member, "likely". A guess can be wrong.
+	// Emit guesses in a member "likely" where the author is not certain. A guess can be wrong.
 	Likely bool `mapstructure:"likely"`
 	// Tolerance for a clock of an API server that is ahead of the exporter's. 0s: none.
 	ClockSkew time.Duration `mapstructure:"clockSkew"`
@@ -48,10 +45,10 @@ type Audit struct {
 
 // Stamps configures the authors that the admission policy of "exporter audit-policy --stamp" writes into objects.
 type Stamps struct {
-	// Name authors by stamps. The policy and its binding have to be applied: without them no author is named.
+	// Name authors by stamps. Policy and binding have to be applied.
 	Enabled bool `mapstructure:"enabled"`
-	// How long the policy and its binding have to stay as they are before stamps count. More than the --request-timeout of
-	// the API servers (60 s by default) and the time until all of them have noticed a new policy.
+	// How long policy and binding have to be unchanged before stamps count: more than the --request-timeout of the API
+	// servers, 60 s by default, and the time until all have noticed the policy.
 	Grace time.Duration `mapstructure:"grace"`
 }
 

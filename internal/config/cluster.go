@@ -144,10 +144,9 @@ func validateContextEntries(rep *reporter, at, name string, context *api.Context
 
 // State configures the replicated state.
 type State struct {
-	// Name of the sink, of kafka or nats, that keeps the state in its bus. Empty: the state is in the journal only.
+	// A sink of kafka or nats, in whose bus the state is. Empty: no state.
 	Sink string `mapstructure:"sink"`
-	// Kafka topic or NATS stream of the state, used only by this exporter and its standbys. It also identifies them to the
-	// bus: in Kafka their transactional IDs begin with it.
+	// Kafka topic or NATS stream of the state, of this exporter and its standbys alone. Transactional IDs begin with it.
 	Name string `mapstructure:"name"`
 }
 
@@ -156,16 +155,13 @@ func (s State) Enabled() bool { return s.Sink != "" }
 
 // Election configures the choice of the active exporter.
 type Election struct {
-	// The Lease that the exporters compete for, namespace/name. Empty: this exporter is active at once, regardless of
-	// others.
+	// The Lease that the exporters compete for, namespace/name. Empty: this exporter is active at once.
 	Lease string `mapstructure:"lease"`
-	// Another exporter takes over when the active one has not renewed the Lease for so long: whole seconds, at most 24h.
-	// The Lease is renewed five times as often.
+	// Another exporter takes over when the Lease was not renewed for so long: whole seconds, at most 24h.
 	Duration time.Duration `mapstructure:"duration"`
-	// An active exporter that has not reached the destination of a sink for so long yields the Lease to a standby that
-	// reaches that one, too. It stays active while there is no such standby.
+	// An active exporter that has not reached a destination for so long yields to a standby that reaches it.
 	YieldAfter time.Duration `mapstructure:"yieldAfter"`
-	// Identity of this exporter in the Lease, different for each. Empty: $POD_NAME, else the host's name and a random word.
+	// Identity in the Lease, different for each exporter. Empty: $POD_NAME, else the host's name and a random word.
 	Identity string `mapstructure:"identity"`
 }
 

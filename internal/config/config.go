@@ -18,27 +18,26 @@ import (
 type Config struct {
 	// The cluster that is watched.
 	Cluster Cluster `mapstructure:"cluster"`
-	// The rules that select resources: at least one. If several rules select a resource, only the first applies to it.
+	// The rules that select resources, at least one. The first rule that selects a resource applies to it.
 	Resources []Resource `mapstructure:"resources"`
-	// The key for hashes of secret values.
+	// What holds for the redaction of all rules.
 	Redaction Redaction `mapstructure:"redaction"`
-	// Where changes go: at least one sink. Every sink gets every change, unless routes exclude it, and is delivered
-	// independently: one that is down does not block another.
+	// The destinations, at least one. Each gets every change, unless routes exclude it, and none blocks another.
 	Sinks []Sink `mapstructure:"sinks"`
-	// Which changes go to which sinks and topics. The first route that matches a change applies; a change without a
-	// matching route goes to every sink, to the sink's own topic. See docs/shaping.md.
+	// Which changes go to which sinks and topics: the first route that matches applies; without one a change goes to every
+	// sink. See docs/shaping.md.
 	Routes []Route `mapstructure:"routes"`
-	// The local store of changes not yet delivered and of positions. It must survive restarts.
+	// The store of changes that are not delivered yet, and of positions. It must survive restarts.
 	Journal Journal `mapstructure:"journal"`
-	// How changes are moved to the sinks. Each sink has its own window, rate and retries.
+	// How changes are moved. Each sink has its own window, rate and retries.
 	Delivery Delivery `mapstructure:"delivery"`
-	// Attribution of changes to users, from the audit events of the API servers: records of type attributed name the
-	// authenticated user. Off unless a source of events is given. See docs/audit-trail.md.
+	// Records of type attributed, which name the authenticated user of a change. Off unless a source is given. See
+	// docs/audit-trail.md.
 	Audit Audit `mapstructure:"audit"`
-	// A replica of positions and known objects in the bus of one sink, so that the exporter survives the loss of its volume
-	// and its machine. Off unless a sink is named. See docs/high-availability.md.
+	// A replica of positions and known objects in the bus of one sink, with which an exporter survives its machine. Off
+	// unless a sink is named. See docs/high-availability.md.
 	State State `mapstructure:"state"`
-	// Several exporters of which one is active and the others are on standby. Off unless a Lease is named; it needs state.
+	// Several exporters, of which one is active. Off unless a Lease is named; it needs state.
 	Election Election `mapstructure:"election"`
 	// The HTTP server for metrics, health and the status page.
 	Admin Admin `mapstructure:"admin"`
@@ -71,16 +70,15 @@ func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
 // Cluster configures the connection to the API server.
 type Cluster struct {
-	// Name of the cluster in every change, its ID and its key. Empty: the UID of the kube-system namespace. The first start
-	// binds journal and state to it, and an edited name is refused. It must not contain "/".
+	// Name of the cluster in each change, ID and key; without "/". Empty: the UID of the kube-system namespace. Journal and
+	// state are bound to it: an edit is refused.
 	Name string `mapstructure:"name"`
-	// Path of a kubeconfig file. Empty: $KUBECONFIG, else ~/.kube/config, else, inside a Pod, its service account.
+	// A kubeconfig file. Empty: $KUBECONFIG, else ~/.kube/config, else the service account of the Pod.
 	Kubeconfig string `mapstructure:"kubeconfig"`
 	// Context within the kubeconfig. Empty: its current context.
 	Context string `mapstructure:"context"`
-	// The reaction at start when the API server belongs to another cluster than the one that the journal was filled from,
-	// by the UID of the kube-system namespace: fail ends the exporter; fresh discards positions and known objects and
-	// starts over, with a gap for every resource.
+	// What happens when another cluster answers than the one that the journal was filled from: fail ends the exporter;
+	// fresh begins again, with a gap for every resource.
 	OnReplaced string `mapstructure:"onReplaced"`
 }
 
@@ -93,7 +91,7 @@ const (
 // Resource is one rule: it selects resources and objects, and configures how they are emitted.
 type Resource struct {
 	// Name of the rule in signals, metrics and conditions: lower-case letters, digits and "-". Only a rule with a name can
-	// be paused. The pause belongs to the name, whatever is edited and wherever the rule stands.
+	// be paused.
 	Name string `mapstructure:"name"`
 	// Which resources, and which objects of them.
 	selection.Rule `mapstructure:",squash"`
@@ -103,35 +101,30 @@ type Resource struct {
 
 // Redaction configures the redaction of all rules.
 type Redaction struct {
-	// Key of the hashes that redact: hmac writes, at least 16 bytes, best from a file or a variable. With the key, guesses
-	// can be tested; with another key all hashes change.
+	// Key of the hashes of redact: hmac, at least 16 bytes, from a file or a variable. Its holder can test guesses; another
+	// key changes all hashes.
 	Key string `mapstructure:"key"`
-	// Whether the types of a rule wait, and are not emitted, while one of its redactPaths is not known to match one of them: by
-	// the definition of a custom resource or an OpenAPI document, or where there is neither, by an object. It applies to later
-	// edits of a definition too, see docs/shaping.md. Without it, such a path is reported only.
+	// Whether the types of a rule wait while one of its redactPaths is not known to match, which is only reported
+	// otherwise. See docs/shaping.md.
 	Strict bool `mapstructure:"strict"`
 }
 
 // Sink is one destination. Exactly one of Kafka, NATS, Webhook and Stdout is set.
 type Sink struct {
-	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-". A sink that is renamed
-	// in one edit, with the same destination, continues where it was.
+	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-".
 	Name string `mapstructure:"name"`
-	// Where a sink begins that is added to a journal: snapshot (all existing objects, between the changes from then on),
-	// journal (the changes that the journal still holds) or now (the changes from then on). On a first start, snapshot and
-	// journal begin with the first list of each resource; now leaves out each first list.
+	// Where an added sink begins: snapshot (all existing objects, between live changes), journal (the changes that it still
+	// holds) or now. With now it gets no first list either. See docs/reload.md.
 	Start string `json:",omitempty" mapstructure:"start"`
-	// Encoding of changes: json, cloudevents (binary mode: attributes in headers), cloudevents-structured,
-	// debezium (requires the state before every update, for every sink) or upsert (the object itself, or no value once it
-	// is deleted: for compacted topics and key-value buckets). A stdout sink supports json and cloudevents-structured, a
-	// webhook the two cloudevents formats.
+	// Encoding of changes: json, cloudevents (attributes in headers), cloudevents-structured, debezium (stores states in
+	// every rule) or upsert (the object, or no value once it is deleted). stdout takes json and cloudevents-structured, a
+	// webhook the cloudevents formats.
 	Format string `mapstructure:"format"`
-	// Handling of a change that is too large for the destination: reduce truncates it step by step and lists the
-	// omitted parts; deadLetter keeps the whole change as a dead letter.
+	// What happens to a change that is too large: reduce leaves out parts and lists them; deadLetter keeps all of it as a
+	// dead letter.
 	OnOversize string `mapstructure:"onOversize"`
-	// How often a control record of each resource marks up to which resourceVersion everything stands before it, with the
-	// number of objects and a digest: docs/watermarks.md. At least 1s; 0s: never. Not for topics of Kafka with {namespace},
-	// {name} or {type}.
+	// How often a record marks up to which version each resource is complete: at least 1s; 0s: never. Not for Kafka topics
+	// with {namespace}, {name} or {type}. See docs/watermarks.md.
 	Watermarks time.Duration `json:",omitempty" mapstructure:"watermarks"`
 	// Apache Kafka and compatible brokers.
 	Kafka *kafka.Config `mapstructure:"kafka"`
@@ -141,8 +134,7 @@ type Sink struct {
 	Webhook *webhook.Config `mapstructure:"webhook"`
 	// JSON lines on standard output or in a file.
 	Stdout *stdout.Config `mapstructure:"stdout"`
-	// Where changes that this sink can never deliver are published, in addition to the journal. They carry the reason as
-	// deadLetter.
+	// Where dead letters of this sink are published, in addition to the journal, with the reason as deadLetter.
 	DeadLetters DeadLetters `mapstructure:"deadLetters"`
 }
 
@@ -161,8 +153,7 @@ const (
 
 // DeadLetters names a topic for dead letters.
 type DeadLetters struct {
-	// Name of a sink of kafka or nats, which may be this one. Its connection, format and limits apply. Empty: dead letters
-	// are kept in the journal only.
+	// A sink of kafka or nats, which may be this one. Empty: dead letters are kept in the journal only.
 	Sink string `mapstructure:"sink"`
 	// Template in place of kafka.topic or nats.subject of that sink.
 	Topic string `mapstructure:"topic"`
@@ -176,24 +167,22 @@ func (s Sink) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // Journal configures the local store.
 type Journal struct {
-	// Directory of the journal, created if absent. One process at a time uses it.
+	// Directory of the journal, created if absent, for one process at a time.
 	Dir string `mapstructure:"dir"`
-	// Bound of the journal on disk: changes for sinks that are behind, known objects, their last states where a rule needs
-	// the state before a change, and dead letters. At the bound the exporter stops reading the API server and is not ready
-	// until a sink catches up.
+	// Bound of the journal on disk, with known objects, last states and dead letters. At the bound the API server is not
+	// read, and the exporter is not ready.
 	MaxBytes Bytes `mapstructure:"maxBytes"`
-	// Bound of the dead letters, at most half of maxBytes. At the bound a permanently rejected change blocks its lane, and
-	// the exporter is not ready, until dead letters are discarded.
+	// Bound of the dead letters, at most half of maxBytes. At the bound a rejected change blocks its lane, and the exporter
+	// is not ready.
 	MaxDeadLetters Bytes `mapstructure:"maxDeadLetters"`
-	// Disk space that stays free, at most a quarter of the disk, or of a small one 40 MiB: below it the exporter stops
-	// reading the API server until a sink catches up, so that acknowledgements can still be stored. 0: no reserve.
+	// Disk space that stays free for acknowledgements, at most a quarter of the disk: below it the API server is not read.
+	// 0: none.
 	Reserve Bytes `mapstructure:"reserve"`
-	// How long changes are kept after every sink has delivered them, to send them again when a destination lost
-	// acknowledged messages (NATS, after a power loss). They are trimmed early when half of maxBytes is used, or the free
-	// disk space falls to reserve. 0s: not at all.
+	// How long delivered changes are kept, to send again what a destination lost. They go early when half of maxBytes is
+	// used, or disk space falls to reserve. 0s: not at all.
 	Keep time.Duration `mapstructure:"keep"`
-	// When writes are synced to disk: always (before anything is sent) or interval (every few milliseconds; after a power
-	// loss the last ones are watched again).
+	// When writes are synced: always (before anything is sent) or interval (every few milliseconds; after a power loss the
+	// last ones are watched again).
 	Sync string `mapstructure:"sync"`
 }
 
@@ -201,7 +190,7 @@ type Journal struct {
 type Delivery struct {
 	// Waits between attempts. Attempts continue until they succeed.
 	Retry Retry `mapstructure:"retry"`
-	// Bound of the memory for changes on their way to one sink. 0: 16 MiB, and 16 KiB more for each lane, up to 64 MiB.
+	// Bound of the memory for changes on their way to one sink. 0: 16 MiB, and 16 KiB for each lane, up to 64 MiB.
 	Window Bytes `mapstructure:"window"`
 	// How long a stop waits for pending deliveries. Undelivered changes stay in the journal.
 	DrainTimeout time.Duration `mapstructure:"drainTimeout"`
@@ -213,8 +202,8 @@ type Delivery struct {
 
 // Rejections bounds the dead letters of a destination that rejects everything.
 type Rejections struct {
-	// A destination that has accepted nothing for so long, or nothing yet, makes at most 20 dead letters, and any other 100 in
-	// a row; then its changes wait until it accepts one. 0: every rejected change becomes a dead letter.
+	// A destination that accepted nothing for so long, or nothing yet, makes at most 20 dead letters, any other 100 in a
+	// row; then changes wait. 0: every rejected change becomes a dead letter.
 	Suspect time.Duration `mapstructure:"suspect"`
 }
 
@@ -222,7 +211,7 @@ type Rejections struct {
 type Retry struct {
 	// Wait after the first failure.
 	Min time.Duration `mapstructure:"min"`
-	// Longest wait of a lane. A destination that is away as a whole is tried every 5 seconds at least.
+	// Longest wait of a lane. A destination that is away is tried every 5 seconds at least.
 	Max time.Duration `mapstructure:"max"`
 }
 
@@ -236,8 +225,8 @@ type Rate struct {
 
 // Admin configures the HTTP server.
 type Admin struct {
-	// Address, host:port, of /metrics, /livez, /readyz and the status page. It has no authentication: keep it on
-	// loopback or inside the cluster. Port 0 selects a free port. Empty: no server.
+	// Address, host:port, of metrics, health and status page, without authentication: keep it on loopback or inside the
+	// cluster. Port 0: a free one. Empty: no server.
 	Listen string `mapstructure:"listen"`
 	// Signals over this server, for holders of a token. Off without a token. See docs/signals.md.
 	Signals AdminSignals `mapstructure:"signals"`
@@ -245,10 +234,10 @@ type Admin struct {
 
 // AdminSignals configures signals over the HTTP server.
 type AdminSignals struct {
-	// Token that requests have as "Authorization: Bearer", at least 16 characters. None: the path of signals does not exist.
+	// Token that requests have as "Authorization: Bearer", at least 16 characters. None: no signals here.
 	Token credentials.Secret `mapstructure:"token"`
-	// Take the token although listen is no loopback address. The server has no TLS: the network between it and its clients is
-	// trusted, or they come by kubectl port-forward or a proxy with TLS.
+	// Take the token though listen is no loopback address and the server has no TLS: the network is trusted, or clients
+	// come by kubectl port-forward or a proxy with TLS.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
 }
 

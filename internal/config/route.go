@@ -20,10 +20,9 @@ type Route struct {
 	Namespaces Namespaces `mapstructure:"namespaces"`
 	// Which types of changes: added, updated, deleted, snapshot, sync, attributed. Empty: all.
 	Types []string `mapstructure:"types"`
-	// Which classes of updates: spec, status, metadata, deleting. Empty: all changes, whether they have a class or not.
+	// Which classes of updates: spec, status, metadata, deleting. Empty: all changes.
 	Classes []string `mapstructure:"classes"`
-	// Which changes: a CEL expression over object and change, as in a rule but without oldObject. Objects are evaluated as
-	// they are emitted, after redaction.
+	// A CEL expression as in a rule, without oldObject, over objects as they are emitted.
 	Filter string `mapstructure:"filter"`
 	// The sinks that the changes go to. No other sink gets them.
 	To []Target `mapstructure:"to"`
@@ -33,7 +32,7 @@ type Route struct {
 
 // Namespaces selects namespaces by name or glob ("team-*").
 type Namespaces struct {
-	// Namespaces that match. Empty: all. Unless it is empty or contains "*", objects without a namespace do not match.
+	// Namespaces that match. Empty: all. Objects without a namespace match if it is empty or has "*".
 	Include []string `mapstructure:"include"`
 	// Namespaces that do not match although include has them.
 	Exclude []string `mapstructure:"exclude"`

@@ -78,9 +78,9 @@ func (s Secret) Describe(what string) string {
 // GoString hides the text from %#v.
 func (s Secret) GoString() string { return s.String() }
 
-// TLS names the files of a TLS connection. They are read for every connection, so that rotation needs no restart.
+// TLS names the files of a TLS connection, which are read for every connection.
 type TLS struct {
-	// CA is a file of PEM certificates that are trusted instead of the system's.
+	// CA is a file of PEM certificates to trust instead of the system's.
 	CA string `mapstructure:"ca"`
 	// Cert is the file of a client certificate, with Key: both or none.
 	Cert string `mapstructure:"cert"`

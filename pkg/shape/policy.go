@@ -18,30 +18,27 @@ const beforeFull = "full"
 
 // Policy configures how the changes of one rule's resources are shaped. A zero value means the default.
 type Policy struct {
-	// How secret values are redacted: mask (each becomes "***"), drop (members are removed), hmac (a keyed hash, which shows
-	// whether a value changed; requires redaction.key) or none. Secret values are all values of a Secret that are not known
-	// to be harmless, and those at redactPaths. none is allowed only if select lists secrets by name.
+	// How secret values are redacted: mask ("***"), drop, hmac (a keyed hash, which shows changes; needs redaction.key) or
+	// none (only where select lists secrets by name). They are those of Secrets that are not known to be harmless, and
+	// those at redactPaths.
 	Redact string `mapstructure:"redact"`
-	// Additional secret values, in any resource of the rule: paths from the top of the object, such as
-	// spec.containers[*].env[*].value. See docs/shaping.md.
+	// Additional secret values: paths such as spec.containers[*].env[*].value. See docs/shaping.md.
 	RedactPaths []string `mapstructure:"redactPaths"`
 	// Hashes of redact: hmac.
 	HMAC HashOptions `mapstructure:"hmac"`
 	// Labels and annotations of Secrets that are shown.
 	SecretMetadata SecretMetadata `mapstructure:"secretMetadata"`
-	// Whether updates carry the state before them: none or full. full stores the last state of every object in the journal's
-	// directory. Deletes always carry the final state, if the API server sends it. A sink that requires the state before
-	// (format: debezium) turns this to full for all rules.
+	// Whether updates carry the state before them: none or full, which stores the last state of every object in the
+	// journal. A sink with format: debezium turns it on for all rules.
 	Before string `mapstructure:"before"`
-	// How updates describe their differences: none, paths (a list of JSON Pointers) or values (a list of path, from and to).
-	// All except none store states, as before: full does. See docs/events.md.
+	// How updates list their differences: none, paths (JSON Pointers) or values (path, from and to). The latter two store
+	// states. See docs/events.md.
 	Changed string `mapstructure:"changed"`
-	// Updates are emitted only if a value at these paths changed. Stores states.
+	// Updates are emitted only if a value at these paths changed.
 	OnlyIfChanged []string `mapstructure:"onlyIfChanged"`
-	// Updates are not emitted if only values at these paths changed. Stores states.
+	// Updates are not emitted if only values at these paths changed.
 	IgnoreChanges []string `mapstructure:"ignoreChanges"`
-	// A CEL expression over object, oldObject and change: changes for which it is false are not emitted. See
-	// docs/shaping.md.
+	// A CEL expression: changes for which it is false are not emitted. See docs/shaping.md.
 	Filter string `mapstructure:"filter"`
 	// Members of the objects that are emitted.
 	Fields Fields `mapstructure:"fields"`

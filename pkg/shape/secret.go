@@ -23,10 +23,9 @@ import (
 
 // SecretMetadata lists additional metadata of Secrets to show.
 type SecretMetadata struct {
-	// Labels that are shown with their values; "*" stands for all. Of other labels only the names are shown.
+	// Labels that are shown with their values; "*": all.
 	Labels []string `mapstructure:"labels"`
-	// Annotations that are shown with their values, in addition to those known to be harmless, see docs/shaping.md. Of other
-	// annotations only the names are shown.
+	// Annotations that are shown with their values, beside those known to be harmless, see docs/shaping.md.
 	Annotations []string `mapstructure:"annotations"`
 }
 
@@ -281,9 +280,8 @@ const (
 
 // HashOptions configures the hashes of redact: hmac.
 type HashOptions struct {
-	// Which equal values have equal hashes: object (values at one path of one object) or global (all values that rules with
-	// this scope redact). With global, a user with permission to write any value and to read the stream can test guesses of
-	// all other values.
+	// Which equal values have equal hashes: object (those at one path of one object) or global (all). With global, a writer
+	// who reads the stream can test guesses of any value.
 	Scope string `mapstructure:"scope"`
 }
 

@@ -70,7 +70,7 @@ func (c commentReader) describeKey(k *key, v reflect.Value, single bool) (err er
 	case t == reflect.TypeFor[time.Duration]():
 		k.kind, k.value = "duration", formatDuration(time.Duration(v.Int()))
 	case t == reflect.TypeFor[*bool](): // a pointer, so that an absent key is true
-		k.kind, k.value = "true or false", "true"
+		k.kind, k.value = "boolean", "true"
 	case t == reflect.TypeFor[credentials.Secret]():
 		k.kind, k.value = "secret", `""`
 	case t.Kind() == reflect.Pointer:
@@ -83,11 +83,11 @@ func (c commentReader) describeKey(k *key, v reflect.Value, single bool) (err er
 		k.kind, k.list, k.path, k.value = "list", true, k.path+"[]", "[]"
 		k.children, err = c.structKeys(defaultStruct(t.Elem()), k.path, false)
 	case t.Kind() == reflect.Slice:
-		k.kind, k.value = "list of strings", "[]"
+		k.kind, k.value = "strings", "[]"
 	case t.Kind() == reflect.String:
 		k.kind, k.value, k.variable = "string", strconv.Quote(v.String()), single
 	case t.Kind() == reflect.Bool:
-		k.kind, k.value = "true or false", strconv.FormatBool(v.Bool())
+		k.kind, k.value = "boolean", strconv.FormatBool(v.Bool())
 	case t == reflect.TypeFor[config.Bytes](), t.Kind() != reflect.Float64 && strings.HasSuffix(k.name, "Bytes"):
 		k.kind, k.value = "size", config.Bytes(v.Int()).String()
 	default:

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-
-	"github.com/kubecdc/kubecdc/internal/config"
 )
 
 // intro is the handwritten part of the page.
@@ -18,34 +16,56 @@ var intro string
 func renderPage(keys []key) []byte {
 	var b strings.Builder
 	b.WriteString(intro)
-	writeSection(&b, keys, 2)
+	page{&b, map[string]string{}}.writeSection(keys, 2)
 	return []byte(b.String())
 }
 
-func writeSection(b *strings.Builder, keys []key, level int) {
+// page is written table by table. A mapping that has the keys of an earlier one refers to that: sections has its path by
+// the text of its table.
+type page struct {
+	*strings.Builder
+	sections map[string]string
+}
+
+func (p page) writeSection(keys []key, level int) {
 	for _, k := range keys {
 		if k.children == nil {
 			continue
 		}
-		fmt.Fprintf(b, "\n%s `%s`\n\n%s\n", strings.Repeat("#", level), k.path, k.doc)
-		writeTable(b, k.children)
-		writeSection(b, k.children, min(level+1, 5))
+		table := p.renderTable(k.children)
+		if first := p.sections[table]; first != "" && first != k.path {
+			continue
+		}
+		fmt.Fprintf(p, "\n%s `%s`\n\n%s\n%s", strings.Repeat("#", level), k.path, k.doc, table)
+		p.writeSection(k.children, min(level+1, 5))
 	}
 }
 
-func writeTable(b *strings.Builder, keys []key) {
-	b.WriteString("\n| key | value | default | meaning |\n|---|---|---|---|\n")
+func (p page) renderTable(keys []key) string {
+	var b strings.Builder
+	b.WriteString("\n| key | value | meaning |\n|---|---|---|\n")
 	for _, k := range keys {
-		value, meaning := "`"+k.value+"`", k.doc
-		if k.value == "" || hasNoDefault(k) {
-			value = ""
+		value, meaning := k.kind, statedDefaultSentence.ReplaceAllString(k.doc, "")
+		switch {
+		case k.children != nil:
+			table := p.renderTable(k.children)
+			if p.sections[table] == "" {
+				p.sections[table] = k.path
+			}
+			value, meaning = fmt.Sprintf("[%s](#%s)", k.kind, notInAnchors.ReplaceAllString(strings.ToLower(p.sections[table]), "")), ""
+		case k.value != "" && !hasNoDefault(k):
+			value += ", `" + k.value + "`"
 		}
-		if k.variable {
-			meaning += " Variable: `" + config.EnvironmentName(k.path) + "`."
-		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.name, k.kind, value, escapeCell(meaning))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.name, value, escapeCell(meaning))
 	}
+	return b.String()
 }
+
+// statedDefaultSentence matches a default that stands in the column before.
+var statedDefaultSentence = regexp.MustCompile(`\s?\bDefault ("[^"]*"|[\w,]*\w|8 MiB)(\.|;)`)
+
+// notInAnchors matches what the address of a heading lacks.
+var notInAnchors = regexp.MustCompile(`[^a-z]`)
 
 // hasNoDefault reports whether a key has no default. A zero value is shown only if the text of the key explains it.
 func hasNoDefault(k key) bool {

@@ -120,7 +120,7 @@ func (k key) keySchema() map[string]any {
 		m = mappingSchema(k.path, k.children)
 	case "list":
 		m = map[string]any{"type": "array", "items": mappingSchema(k.path, k.children)}
-	case "list of strings":
+	case "strings":
 		m = map[string]any{"type": "array", "items": stringSchema()}
 	case "secret":
 		m = stringSchema()
@@ -129,7 +129,7 @@ func (k key) keySchema() map[string]any {
 		if values := allowedValues[k.path]; values != nil {
 			m = map[string]any{"enum": values}
 		}
-	case "true or false":
+	case "boolean":
 		m = map[string]any{"type": "boolean"}
 	case "number":
 		m = map[string]any{"type": "number"}
@@ -137,7 +137,7 @@ func (k key) keySchema() map[string]any {
 		m = map[string]any{"allOf": []any{map[string]any{"$ref": "#/$defs/" + k.kind}}}
 	}
 	m["description"] = strings.Join(strings.Fields(k.doc), " ")
-	if k.kind != "mapping" && k.kind != "list" && k.kind != "list of strings" && k.value != "" && k.value != `""` {
+	if k.kind != "mapping" && k.kind != "list" && k.kind != "strings" && k.value != "" && k.value != `""` {
 		m["default"] = defaultOf(k)
 	}
 	return m
@@ -150,7 +150,7 @@ func stringSchema() map[string]any {
 // defaultOf is the default of a key as JSON.
 func defaultOf(k key) any {
 	switch k.kind {
-	case "true or false":
+	case "boolean":
 		return k.value == "true"
 	case "number", "string":
 		var v any

@@ -24,18 +24,15 @@ import (
 
 // WebhookConfig configures a [Webhook].
 type WebhookConfig struct {
-	// Address, host:port, on which the webhook of the API servers is served. It is a separate port, always with TLS. Empty:
-	// no webhook.
+	// Address, host:port, of the webhook for API servers, always with TLS. Empty: no webhook.
 	Listen string `mapstructure:"listen"`
-	// Path of the PEM file with the server certificate. This file and the next two are reloaded while the exporter runs, at
-	// most once a second.
+	// PEM file with the server certificate. Files are read again while the exporter runs.
 	Cert string `mapstructure:"cert"`
-	// Path of the PEM file with the key of that certificate.
+	// PEM file with the key of that certificate.
 	Key string `mapstructure:"key"`
-	// Path of the PEM file with the authorities that sign the API servers' client certificates.
+	// PEM file with the authorities of the API servers' client certificates.
 	ClientCA string `mapstructure:"clientCA"`
-	// Names of the API servers: the common name or a DNS name of their client certificates. A client with any other name is
-	// rejected, even if its certificate is signed by one of the authorities.
+	// Common names or DNS names of the API servers' client certificates. Other clients are rejected.
 	Clients []string `mapstructure:"clients"`
 }
 

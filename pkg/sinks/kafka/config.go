@@ -26,33 +26,29 @@ import (
 type Config struct {
 	// Brokers are the bootstrap addresses, "host:port"; the other brokers are discovered from any of them.
 	Brokers []string `mapstructure:"brokers"`
-	// Topic is a template, see docs/kafka.md. Bytes of a value that Kafka does not allow in a topic name are written as "_" and
-	// two hexadecimal digits. {type} is refused: it would spread the changes of one object over several topics.
+	// Topic is a template, without {type}. Bytes that Kafka does not allow in a name are written as "_" and two hexadecimal
+	// digits. See docs/kafka.md.
 	Topic string `mapstructure:"topic"`
 	// CreateTopics creates topics that do not exist.
 	CreateTopics CreateTopics `mapstructure:"createTopics"`
-	// CheckTopics compares an existing topic with createTopics, and checks for settings that lose acknowledged records or
-	// refuse large ones: warn (default) logs each fault once for all topics that have it, require keeps the changes of the
-	// topic waiting until it is corrected, off checks nothing. A topic is checked when it is first used, and every minute
-	// then; that needs DESCRIBE_CONFIGS.
+	// CheckTopics looks for settings of topics that lose records or refuse large ones, at first use and every minute: warn
+	// (default), require (changes of the topic wait until it is corrected) or off. It needs DESCRIBE_CONFIGS.
 	CheckTopics string `mapstructure:"checkTopics"`
 	// Idempotence numbers the records of every partition, so that brokers drop copies. Default true. false is for brokers
-	// without producer IDs: one batch at a time, and a lost answer or a crash may repeat the last batch of a partition; a slow
-	// broker may write the copy late.
+	// without producer IDs: one batch at a time, of which the last may be repeated, and late.
 	Idempotence *bool `mapstructure:"idempotence"`
-	// Compression of record batches: zstd (fastest level), lz4, snappy, gzip or none. Default: zstd, and where a broker refuses
-	// that, lz4, gzip or none, in this order.
+	// Compression of batches: zstd, lz4, snappy, gzip or none. Default: zstd, and where a broker refuses that, lz4, gzip or
+	// none.
 	Compression string `mapstructure:"compression"`
-	// Tombstones writes a record without a value after each delete in the format debezium, under the same key, as Debezium's
-	// connectors do: a compacted topic then drops the object.
+	// Tombstones writes a record without a value after each delete in the format debezium, so that a compacted topic drops
+	// the object.
 	Tombstones bool `mapstructure:"tombstones"`
-	// Repair writes tombstones for keys that a snapshot lacks, at its end: objects that were deleted while a journal was lost.
-	// It needs the format upsert, or debezium with tombstones, and a topic without {namespace} and {name}. Default false.
+	// Repair deletes rows that a snapshot lacks, at its end. It needs the format upsert, or debezium with tombstones, and a
+	// topic without {namespace} and {name}. Default false.
 	Repair bool `mapstructure:"repair"`
 	// ClientID identifies the exporter in the logs and quotas of the brokers. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`
-	// BatchBytes bounds the uncompressed records of one batch, in bytes. A larger record is a batch of its own. Default
-	// 1,000,000, which fits Kafka's default max.message.bytes even when nothing compresses.
+	// BatchBytes bounds the uncompressed records of one batch; a larger record is a batch of its own. Default 1,000,000.
 	BatchBytes int `mapstructure:"batchBytes"`
 	// RequestTimeout bounds one request, including the connection. Default 10s; 100ms to 1h.
 	RequestTimeout time.Duration `mapstructure:"requestTimeout"`
@@ -64,13 +60,13 @@ type Config struct {
 
 // CreateTopics describes topics that the sink creates.
 type CreateTopics struct {
-	// Enabled turns creation on. Without it, the changes of a topic that does not exist wait until it is created by hand.
+	// Enabled turns creation on; otherwise the changes of a missing topic wait.
 	Enabled bool `mapstructure:"enabled"`
-	// Partitions of a created topic; 0 means the default of the broker.
+	// Partitions of a created topic; 0: the default of the broker.
 	Partitions int `mapstructure:"partitions"`
-	// ReplicationFactor of a created topic, at most the number of brokers; 0 means the default of the broker.
+	// ReplicationFactor of a created topic; 0: the default of the broker.
 	ReplicationFactor int `mapstructure:"replicationFactor"`
-	// Configs are topic settings such as cleanup.policy. It is a list because setting names contain dots.
+	// Configs are topic settings such as cleanup.policy.
 	Configs []TopicConfig `mapstructure:"configs"`
 }
 

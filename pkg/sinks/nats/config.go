@@ -20,33 +20,28 @@ import (
 type Config struct {
 	// URL lists the servers, separated by commas: nats://host:4222, tls://, ws://, wss://. Required.
 	URL string `mapstructure:"url"`
-	// Mode is jetstream (the default: a stream keeps every change and acknowledges it) or kv (a key-value bucket keeps the
-	// current state, one key per object).
+	// Mode is jetstream (a stream keeps every change; the default) or kv (a key-value bucket keeps the current state).
 	Mode string `mapstructure:"mode"`
 	// Stream is the JetStream stream that keeps the changes. Required in mode jetstream.
 	Stream string `mapstructure:"stream"`
 	// Bucket is the key-value bucket. Required in mode kv.
 	Bucket string `mapstructure:"bucket"`
-	// Subject is the template of subjects, for example k8s.{cluster}.{group}.{resource}.{namespace}.{name}, or of keys in
-	// mode kv. Required.
+	// Subject is the template of subjects, or of keys in mode kv. Required.
 	Subject string `mapstructure:"subject"`
 	// Routed are the templates of routes, which messages may name. They are no key of the section.
 	Routed []string
 	// Create configures the creation of a missing stream or bucket. An existing stream is never changed.
 	Create Create `mapstructure:"create"`
 
-	// Headers repeats members of the payload in headers, Kubecdc-Id, Kubecdc-Type and others, for consumers that do not parse
-	// the payload. Default false.
+	// Headers repeats members of the payload as headers. Default false.
 	Headers bool `mapstructure:"headers"`
 
-	// Repair purges, at the end of a snapshot, the keys of the bucket that the snapshot lacks: after a lost journal these are
-	// the objects deleted meanwhile. Only in mode kv. Default false.
+	// Repair purges keys that a snapshot lacks, at its end, in mode kv. Default false.
 	Repair bool `mapstructure:"repair"`
 
-	// Lanes is the number of lanes that objects hash to while the server refuses a subject, so that only the objects in its
-	// lane wait. Default 512, at most 65536.
+	// Lanes that objects hash to while the server refuses a subject: at most 65536. Default 512.
 	Lanes int `mapstructure:"lanes"`
-	// AckTimeout is how long to wait for an answer of the stream, and for a connection. Default 5s; 100ms to 1h.
+	// AckTimeout bounds an answer of the stream, and a connection. Default 5s; 100ms to 1h.
 	AckTimeout time.Duration `mapstructure:"ackTimeout"`
 	// MaxInFlightBytes bounds the estimated size of all messages in flight. Default 8 MiB.
 	MaxInFlightBytes int64 `mapstructure:"maxInFlightBytes"`
@@ -63,8 +58,7 @@ type Config struct {
 	Password credentials.Secret `mapstructure:"password"`
 	// Token authenticates by token.
 	Token credentials.Secret `mapstructure:"token"`
-	// AllowCleartextCredentials allows to send password and token in cleartext over a trusted network. Without it they need
-	// tls:// or wss:// in every address, or tls.
+	// AllowCleartextCredentials permits password and token without TLS, over a trusted network.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
 	// TLS configures TLS; any of its keys enables it.
 	TLS TLS `mapstructure:"tls"`
@@ -73,8 +67,7 @@ type Config struct {
 // TLS configures a TLS connection. Its files are read again on each connect, so that rotated files take effect.
 type TLS struct {
 	credentials.TLS `mapstructure:",squash"`
-	// HandshakeFirst starts TLS before the server has sent anything, for servers with handshake_first: true. Others refuse it,
-	// unless they have handshake_first: auto.
+	// HandshakeFirst starts TLS before the server has sent anything, for servers with handshake_first.
 	HandshakeFirst bool `mapstructure:"handshakeFirst"`
 }
 
@@ -91,7 +84,7 @@ type Create struct {
 	MaxAge time.Duration `mapstructure:"maxAge"`
 	// MaxBytes is the size at which the stream refuses messages; 0 means no limit.
 	MaxBytes int64 `mapstructure:"maxBytes"`
-	// Duplicates is how long the stream recognises a repeated message. Default 2m, or MaxAge if that is shorter.
+	// Duplicates is how long the stream recognises a copy, at most MaxAge. Default 2m.
 	Duplicates time.Duration `mapstructure:"duplicates"`
 }
 

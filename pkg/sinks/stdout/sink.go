@@ -351,9 +351,8 @@ func (s *Sink) Close(ctx context.Context) error {
 
 // Config is the destination of the lines.
 type Config struct {
-	// Path is a file to append to. It is created with mode 0600, since objects may hold secrets; an existing file keeps its
-	// mode, and is rejected if it holds anything but changes. It may be renamed, deleted or truncated at any time. Readers must
-	// use complete lines only: a line that a crash left torn is truncated at the next start. Empty means standard output.
+	// Path is a file to append to, empty: standard output. A new one has mode 0600; one that holds anything but changes is
+	// refused. It may be renamed, deleted or truncated. A line that a crash left torn is truncated at the next start.
 	Path string `mapstructure:"path"`
 }
 

@@ -162,14 +162,13 @@ func (s *Sink) Close(ctx context.Context) error {
 // Config is the configuration of a webhook. Zero values mean the default documented at each field; [Config.SetDefaults] sets
 // them.
 type Config struct {
-	// URL receives the requests: https://host/path, or http:// on a trusted network. Required. Only its scheme and host are
-	// ever shown: the rest may hold a token.
+	// URL receives the requests: https://host/path, or http:// on a trusted network. Required. Only scheme and host are
+	// ever shown.
 	URL string `mapstructure:"url"`
-	// Batch is how many events one request may hold, as a JSON array (batched mode). It requires the format
-	// cloudevents-structured; the receiver can only reject a request as a whole. Default 1: no array.
+	// Batch is how many events one request may hold, as a JSON array, in the format cloudevents-structured. Default 1.
 	Batch int `mapstructure:"batch"`
-	// Lanes is the number of lanes that objects hash to; each has one request at a time. With another number, lanes and their
-	// cursors start again. Default 16, at most 1024.
+	// Lanes that objects hash to, each with one request at a time: at most 1024. Another number begins them again. Default
+	// 16.
 	Lanes int `mapstructure:"lanes"`
 	// Timeout bounds one request with its response. Default 15s; at least 100ms.
 	Timeout time.Duration `mapstructure:"timeout"`
@@ -177,8 +176,7 @@ type Config struct {
 	BearerToken credentials.Secret `mapstructure:"bearerToken"`
 	// Headers are sent with each request.
 	Headers []Header `mapstructure:"headers"`
-	// AllowCleartextCredentials declares the network trusted with credentials: otherwise a token, a header from a file, or a
-	// header with the name of a credential requires https, unless the receiver is on loopback.
+	// AllowCleartextCredentials permits a token, or a header with a secret, without https, over a trusted network.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
 	// TLS names files for https.
 	TLS credentials.TLS `mapstructure:"tls"`

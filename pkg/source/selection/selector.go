@@ -155,29 +155,24 @@ func (r Rule) selectsOnly(is func(name string) bool) bool {
 
 // Rule selects resources, and objects of them. If several rules select a resource, the first one owns it.
 type Rule struct {
-	// Select names resources as kubectl does: "pods", "deployments.apps", "deployments.v1.apps", "*.cert-manager.io" for
-	// all of a group ("*.core" for the group without a name), "*" for everything. A name without a group is one of the
-	// core group. Names that are not served yet are waited for.
+	// Select names resources: "pods", "deployments.apps", "deployments.v1.apps", "*.cert-manager.io" for a group, "*.core"
+	// for the core group, "*" for everything. Names that are not served yet are waited for.
 	Select []string `mapstructure:"select"`
-	// Exclude names resources, in the same form, that this rule does not select.
+	// Exclude names resources that this rule does not select.
 	Exclude []string `mapstructure:"exclude"`
 	// Namespaces of the selected objects. Cluster-scoped objects are not affected.
 	Namespaces Namespaces `mapstructure:"namespaces"`
-	// Only objects with these labels, as kubectl writes it. The API server evaluates it.
+	// Only objects with these labels, as kubectl writes it.
 	LabelSelector string `mapstructure:"labelSelector"`
-	// Only objects with these values of fields, as kubectl writes it. The API server evaluates it.
+	// Only objects with these values of fields, as kubectl writes it.
 	FieldSelector string `mapstructure:"fieldSelector"`
-	// The part of each object that is read: full, or metadata. With metadata the API server sends only apiVersion, kind and
-	// metadata, in far fewer bytes; changes of other parts are emitted too, without those parts.
+	// The part of each object that is read: full, or metadata, which costs far fewer bytes.
 	Capture string `mapstructure:"capture"`
-	// The reaction if the API server does not allow to list and watch a selected resource: degrade leaves that resource out
-	// until it is allowed and continues with the others; fail ends the exporter.
+	// What happens while a resource is forbidden: degrade leaves it out until it is allowed; fail ends the exporter.
 	OnForbidden string `mapstructure:"onForbidden"`
-	// The period in which every known object is emitted again, as a change of type sync, spread over the period; 0s is
-	// never. Each object is read for that, in pages.
+	// The period over which every known object is read and emitted again, as sync; 0s: never.
 	Resync time.Duration `mapstructure:"resync"`
-	// What Events have of the object that they are about, in its involvedObject (regarding in events.k8s.io), as it was
-	// at the time of the Event, see docs/events.md. The metadata of each kind that Events name is watched for that.
+	// What Events have, in their involvedObject (or regarding), of the object that they are about. See docs/events.md.
 	InvolvedObject InvolvedObject `mapstructure:"involvedObject"`
 
 	filter string

@@ -179,10 +179,9 @@ func (t *Topic) removePartitions(ctx context.Context, from int32) error {
 type Config struct {
 	// Addresses of brokers to start from, "host:port". Empty: no topic is read.
 	Brokers []string `mapstructure:"brokers"`
-	// Topics with audit events: the value of each record is an event of audit.k8s.io/v1, or a list of them, in the envelope.
+	// Topics with audit events of audit.k8s.io/v1, or lists of them, in the envelope.
 	Topics []string `mapstructure:"topics"`
-	// Envelope of the events: none; azure, records of an AKS diagnostic setting; cloudwatch, subscription batches of EKS, with
-	// or without gzip; auto: whichever a record has. Default auto.
+	// Envelope of the events: none, azure (AKS), cloudwatch (EKS) or auto: whichever a record has. Default auto.
 	Envelope audit.Envelope `mapstructure:"envelope"`
 	// Client ID for the logs and quotas of the brokers. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`

@@ -24,13 +24,13 @@ type TLS struct {
 	// Enabled turns TLS on.
 	Enabled         bool `mapstructure:"enabled"`
 	credentials.TLS `mapstructure:",squash"`
-	// ServerName replaces the host name of the broker when its certificate is verified.
+	// ServerName replaces the host name when the certificate is verified.
 	ServerName string `mapstructure:"serverName"`
 }
 
 // SASL configures authentication.
 type SASL struct {
-	// Mechanism is plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam; empty turns SASL off.
+	// Mechanism is plain, scram-sha-256, scram-sha-512, oauthbearer or aws-msk-iam; empty: none.
 	Mechanism string `mapstructure:"mechanism"`
 	// Username of plain and scram.
 	Username string `mapstructure:"username"`
@@ -40,18 +40,16 @@ type SASL struct {
 	Token credentials.Secret `mapstructure:"token"`
 	// OAuth requests tokens for oauthbearer by client credentials, instead of token.
 	OAuth OAuth `mapstructure:"oauth"`
-	// AllowCleartextCredentials permits sending the password or token over an unencrypted network: without it, plain and
-	// oauthbearer need TLS, and tokenURL needs https unless it is on loopback.
+	// AllowCleartextCredentials permits plain and oauthbearer without TLS, and a tokenURL without https.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
-	// Region of the cluster, for aws-msk-iam; empty means AWS_REGION of the environment. The credentials are those of the
-	// environment too: an access key, a role for the service account, or EKS Pod Identity.
+	// Region of the cluster, for aws-msk-iam; empty: AWS_REGION. Credentials are those of the environment: an access key, a
+	// role, or EKS Pod Identity.
 	Region string `mapstructure:"region"`
 }
 
 // OAuth configures the client credentials grant (RFC 6749, 4.4).
 type OAuth struct {
-	// TokenURL is the token endpoint, https://… Its certificate must be trusted by the system. Tokens are renewed after four
-	// fifths of their lifetime.
+	// TokenURL is the token endpoint, https://… Tokens are renewed after four fifths of their lifetime.
 	TokenURL string `mapstructure:"tokenURL"`
 	// ClientID identifies the client.
 	ClientID string `mapstructure:"clientID"`
