@@ -29,8 +29,8 @@ type Alert struct {
 	Codes []condition.Code
 
 	Meaning string   // what is the case, and what happens meanwhile
-	Look    []string // what to look at, in this order
-	Do      []string // what to do
+	Look    []string // what to look at beside /readyz, in this order
+	Do      []string // what to do, where there are no Codes, which have a remedy each
 
 	// Series are what the exporter shows when this alert is right, beside a healthy exporter's other series: in promtool's
 	// notation, one value a minute.
@@ -55,8 +55,6 @@ const (
 	mayLose    = `sum by (job, instance, sink) (label_replace(kubecdc_condition{code="SinkMayLose"}, "sink", "$1", "component", "sink/(.*)"))`
 	protected  = `kubecdc_condition{code="RedactionHeld"} > 0`
 	unwatched  = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
-	readyz     = "`/readyz`: the line that begins with `[-]` has the reason and the remedy"
-	statusPage = "the status page at `/`"
 	wait       = "nothing is lost meanwhile: changes wait in the journal"
 )
 
@@ -105,9 +103,7 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.JournalFull, condition.JournalDiskLow, condition.JournalDiskFull},
 		Meaning: "The journal has reached a bound, or its disk is full or cannot be written. The API server is not read any more; " +
 			"history that it drops meanwhile, after about 5 minutes, becomes a `gap` record.",
-		Look: []string{readyz, "`kubecdc_journal_retained_bytes` against `kubecdc_journal_max_bytes`, and which sink has the largest `kubecdc_sink_backlog_changes`"},
-		Do: []string{"bring the named sink back; or raise `journal.maxBytes`, or enlarge the volume, and restart",
-			"a sink that is given up: remove it from the configuration and restart"},
+		Look: []string{"`kubecdc_journal_retained_bytes` against `kubecdc_journal_max_bytes`, and which sink has the largest `kubecdc_sink_backlog_changes`"},
 		Series: map[string]string{
 			seriesOf(condition.JournalFull, "journal"):             "1x60",
 			`kubecdc_ready{job="k",instance="i"}`:                  "0x60",
@@ -120,8 +116,7 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.APIServerUnreachable, condition.APIServerBusy, condition.DiscoveryPending, condition.CredentialsRefused, condition.CertificateRefused},
 		Meaning: "Since the start it is not known what the API server serves, or every selected resource is unreachable. Nothing new " +
 			"is seen; history that the API server drops meanwhile becomes a `gap` record.",
-		Look: []string{readyz + "; it names the server", "the API server, the network, the account's token and the certificates"},
-		Do:   []string{"bring the API server or the way to it back: the exporter asks at most every 15 s and goes on by itself"},
+		Look: []string{"the API server, the network, the account's token and the certificates"},
 		Series: map[string]string{
 			seriesOf(condition.DiscoveryPending, "discovery"): "1x60",
 			`kubecdc_ready{job="k",instance="i"}`:             "0x60",
@@ -136,8 +131,7 @@ var Alerts = []Alert{
 		},
 		Meaning: "Nothing gets through to the whole destination: it cannot be reached, a certificate is not accepted, it refuses the credentials, has no space or lacks its topics. Other " +
 			"sinks go on; " + wait + " until it is full.",
-		Look: []string{readyz, "`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: how much time there is"},
-		Do:   []string{"bring the destination back, or grant what the line names: delivery goes on by itself"},
+		Look: []string{"`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: how much time there is"},
 		Series: map[string]string{
 			`kubecdc_sink_ready{job="k",instance="i",sink="bus"}`:       "0x60",
 			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "0+60x60",
@@ -151,9 +145,7 @@ var Alerts = []Alert{
 		Meaning: "With `state` and `election` one exporter is active and the others are standbys. None is active, or none has been able " +
 			"to renew the Lease: nothing is journaled, or the active one cannot prove that it may. " +
 			"The API server remembers about 5 minutes; after that the stream gets a `gap` record and what still differs.",
-		Look: []string{"`/readyz` of each: the line of `replica` has the reason why it cannot take over", "`kubectl get lease`: its holder"},
-		Do: []string{"bring the bus of the state back, or grant what the line names: one takes over by itself",
-			"a state that is refused: `exporter state show`, and the reason in [high-availability.md](high-availability.md)"},
+		Look:   []string{"`kubectl get lease`: its holder"},
 		Series: map[string]string{`kubecdc_active{job="k",instance="i"}`: "0x60", `kubecdc_ready{job="k",instance="i"}`: "0x60"},
 	},
 	{
@@ -163,8 +155,6 @@ var Alerts = []Alert{
 		Meaning: "Dead letters have reached `journal.maxDeadLetters`. A permanently rejected change now blocks its lane; " +
 			"other lanes continue.",
 		Look: []string{"`kubecdc_sink_dead_letters_kept`: the sink that rejects so many", "`exporter deadletters list --sink SINK --config FILE`, or the status page: the reasons"},
-		Do: []string{"fix the cause, then `exporter deadletters retry`; `discard` those that are not needed",
-			"raise `journal.maxDeadLetters`, which is at most half of `journal.maxBytes`"},
 		Series: map[string]string{
 			seriesOf(condition.DeadLettersFull, "journal"):                     "1x60",
 			`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50",
@@ -188,7 +178,6 @@ var Alerts = []Alert{
 		Meaning: "The exporter was away, blocked or disconnected for longer than the API server remembers, or a CustomResourceDefinition " +
 			"was changed. The stream has a `gap` record, and what still differed was sent: states in between are missing.",
 		Look:   []string{"what happened before it: a blocked journal, an outage, a restart that took long", "the `gap` record in the stream: `from`, `to`, reason"},
-		Do:     []string{"nothing for the stream; keep the exporter running, and its journal large enough for the outages to survive"},
 		Series: map[string]string{`kubecdc_resource_relists_total{job="k",instance="i",resource="pods"}`: "0x10 1x50"},
 	},
 	{
@@ -199,7 +188,6 @@ var Alerts = []Alert{
 			"damage, are carried over as far as they can be read; a `gap` record follows, and the rest is in the old store only. The " +
 			"condition has both numbers.",
 		Look:   []string{"`store.broken-…` in the journal directory", "the disk and the node's log"},
-		Do:     []string{"replace the disk if it is to blame; delete the old store when it is not needed. The alert ends with the next restart"},
 		Series: map[string]string{seriesOf(condition.JournalRecovered, "journal"): "1x60"},
 	},
 	{
@@ -228,9 +216,7 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.SinkPaused},
 		Meaning: "An operator has paused it with `exporter signal pause`. Nothing is delivered to it; changes wait in the journal. A replicated " +
 			"state waits from the start of the pause: a failover to another volume after more than about 5 minutes begins with a `gap`.",
-		Look: []string{"`exporter signal list --config FILE`: since when, and until when",
-			"`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: when it is full, nothing is read from the API server"},
-		Do: []string{"`exporter signal resume --sink SINK --config FILE`: everything that has waited is delivered, in order and once"},
+		Look: []string{"`exporter signal list --config FILE`: since when, and until when", "`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: when it is full, nothing is read from the API server"},
 		Series: map[string]string{
 			`kubecdc_sink_paused{job="k",instance="i",sink="bus"}`:      "1x60",
 			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "0+60x60",
@@ -243,9 +229,7 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.RulePaused},
 		Meaning: "An operator has paused it with `exporter signal pause`. Nothing of its resources is read, and nothing is kept for it: " +
 			"the API server has lost the history of the first minutes by now, so that the rule goes on with a `gap`, and changes in between are missing.",
-		Look: []string{"`exporter signal list --config FILE`: since when, and until when",
-			"`kubecdc_resource_state{state=\"paused\"} == 1`: what is not read"},
-		Do: []string{"`exporter signal resume --rule RULE --config FILE`: what exists then is delivered, and what was deleted meanwhile is deleted"},
+		Look: []string{"`exporter signal list --config FILE`: since when, and until when", "`kubecdc_resource_state{state=\"paused\"} == 1`: what is not read"},
 		Series: map[string]string{
 			`kubecdc_rule_paused{job="k",instance="i",rule="pods"}`:                                     "1x60",
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:                 "0x60",
@@ -276,8 +260,7 @@ var Alerts = []Alert{
 		},
 		Meaning: "A topic is missing or may not be written, a partition has no leader, or a lane's changes are all rejected. Only these " +
 			"lanes wait; the journal keeps everything since then.",
-		Look: []string{"`/readyz`: lines with `[!]sink/…/LANE`", "`kubecdc_sink_lane_failing_since_seconds`, which has the condition's code as a label"},
-		Do:   []string{"create the topic, grant the right, or bring the partition back: the lane is tried again by itself"},
+		Look: []string{"`kubecdc_sink_lane_failing_since_seconds`, which has the condition's code as a label"},
 		Series: map[string]string{
 			`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`: "2x60",
 			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`:       "0+60x60",
@@ -291,7 +274,6 @@ var Alerts = []Alert{
 		Meaning: "The destination can never accept them: too large, or refused by a policy. They are kept in the journal with the reason; " +
 			"their lanes continue.",
 		Look:   []string{"`exporter deadletters list --sink SINK --config FILE`, or the status page", "the size limits of the destination and `onOversize`"},
-		Do:     []string{"fix the cause, then `exporter deadletters retry`; or `discard` those that are not needed"},
 		Series: map[string]string{`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50"},
 	},
 	{
@@ -300,8 +282,6 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.DeadLettersHeld},
 		Meaning: "The sink that `deadLetters` names cannot be reached. A permanently rejected change blocks its lane; " +
 			"other lanes continue.",
-		Look:   []string{"`/readyz`: the line with `[!]sink/…`"},
-		Do:     []string{"bring that sink back; or take `deadLetters` out of the configuration and restart"},
 		Series: map[string]string{`kubecdc_sink_dead_letters_held{job="k",instance="i",sink="bus"}`: "1x60"},
 	},
 	{
@@ -311,8 +291,7 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.ResourceSyncing, condition.ResourceSilent, condition.ResourceFailing},
 		Meaning: "This resource is not watched while others are: its part of the API does not answer, as with a conversion webhook or an " +
 			"aggregated API server that is down, or its first list takes very long.",
-		Look: []string{readyz, "`kubectl get RESOURCE -A`, `kubectl get apiservices`"},
-		Do:   []string{"repair what serves it: the exporter asks again by itself and goes on from its position"},
+		Look: []string{"`kubectl get RESOURCE -A`, `kubectl get apiservices`"},
 		Series: map[string]string{
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="unreachable"}`: "1x60",
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:        "0x60",
@@ -325,7 +304,6 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.ResourceForbidden},
 		Meaning: "The account lacks the right, so this resource is left out of the stream. Nothing else suffers.",
 		Look:    []string{"`exporter rbac --config FILE`: the rights that the configuration needs", "`kubectl auth can-i watch RESOURCE --as system:serviceaccount:kubecdc:exporter`"},
-		Do:      []string{"grant list and watch, or stop selecting it. It is asked for again every 15 to 30 s"},
 		Series: map[string]string{
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="forbidden"}`: "1x60",
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:      "0x60",
@@ -341,7 +319,6 @@ var Alerts = []Alert{
 			"CustomResourceDefinition that is not installed, a wrong name, a server behind the API server that is down or offers no watch. " +
 			"It is watched as soon as that works.",
 		Look:   []string{"`kubectl api-resources`, `exporter explain --config FILE`"},
-		Do:     []string{"install the definition, correct the name, mend the server, or exclude the resource"},
 		Series: map[string]string{`kubecdc_resource_state{job="k",instance="i",resource="widgets.example.com",state="waiting"}`: "1x90"},
 	},
 	{
@@ -350,8 +327,7 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.RedactionUnmatched, condition.RedactionHeld},
 		Meaning: "No type of the rule has the path, so it protects nothing: it may be misspelt. With `redaction.strict: true` the types " +
 			"of the rule wait until it matches; otherwise their values are emitted.",
-		Look: []string{"`/readyz?verbose`: the line of `redaction` names the path and the nearest one", "`exporter explain --config FILE`: the match of each path"},
-		Do:   []string{"correct the path, which takes effect while the exporter runs; or install the type that has it"},
+		Look: []string{"`exporter explain --config FILE`: the match of each path"},
 		Series: map[string]string{
 			seriesOf(condition.RedactionHeld, "resource"): "1x60",
 			`kubecdc_ready{job="k",instance="i"}`:         "0x60",
@@ -364,7 +340,6 @@ var Alerts = []Alert{
 		Meaning: "Nothing can change in it, so nothing comes: the name may be misspelt. Everything else is watched, and this namespace " +
 			"from the moment it is created.",
 		Look:   []string{"`kubectl get namespaces`", "`namespaces.include` of the rules"},
-		Do:     []string{"correct the name, which takes effect while the exporter runs, or create the namespace"},
 		Series: map[string]string{`kubecdc_namespace_missing{job="k",instance="i",name="shpo"}`: "1x60"},
 	},
 	{
@@ -377,8 +352,6 @@ var Alerts = []Alert{
 			condition.ProgressUnstored, condition.IdentityShared,
 		},
 		Meaning: "None of the other alerts has the reason. `/readyz` does.",
-		Look:    []string{readyz, statusPage},
-		Do:      []string{"follow the remedy in that line"},
 		Series:  map[string]string{`kubecdc_ready{job="k",instance="i"}`: "0x60"},
 	},
 	{
@@ -387,8 +360,7 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.StateUnreachable},
 		Meaning: "Changes are delivered that the state does not cover: a failover now would read that far back, which takes longer and repeats " +
 			"nothing. It waits for the slowest sink, and for its own bus.",
-		Look:   []string{"`kubecdc_sink_backlog_changes`: a sink that is behind holds the state back", "`/readyz`: the line of `replica`"},
-		Do:     []string{"bring the sink or the bus back; the state catches up by itself"},
+		Look:   []string{"`kubecdc_sink_backlog_changes`: a sink that is behind holds the state back"},
 		Series: map[string]string{`kubecdc_state_lag_seconds{job="k",instance="i"}`: "600x60"},
 	},
 	{
@@ -404,8 +376,7 @@ var Alerts = []Alert{
 		Summary: "The edited configuration of {{ $labels.instance }} is refused",
 		Codes:   []condition.Code{condition.ConfigRefused},
 		Meaning: "The configuration file was changed to something that is wrong or cannot be applied while running. The earlier one stays active.",
-		Look:    []string{"`/readyz`: the line with `[!]configuration` has file, line and what was expected", "`exporter validate --config FILE`"},
-		Do:      []string{"correct the file: it is read again as soon as it changes. Keys that need a restart are named"},
+		Look:    []string{"`exporter validate --config FILE`"},
 		Series:  map[string]string{seriesOf(condition.ConfigRefused, "configuration"): "1x60"},
 	},
 	{
@@ -424,10 +395,8 @@ var Alerts = []Alert{
 			condition.AuditUnreadable, condition.AuditUnserved, condition.AuditCertificate,
 		},
 		Meaning: "Changes are emitted without an author. They are otherwise complete, and on time.",
-		Look: []string{"`/readyz`: the line with `[!]audit`", "`kubecdc_audit_refused_total`: clients without the right certificate",
-			"`kubecdc_audit_lag_seconds` against `audit.settle`"},
-		Do:     []string{"see that every API server has the policy and the webhook that `exporter audit-policy` prints, or that the log file is there and may be read"},
-		Series: map[string]string{seriesOf(condition.AuditSilent, "audit"): "1x60"},
+		Look:    []string{"`kubecdc_audit_refused_total`: clients without the right certificate", "`kubecdc_audit_lag_seconds` against `audit.settle`"},
+		Series:  map[string]string{seriesOf(condition.AuditSilent, "audit"): "1x60"},
 	},
 	{
 		Name: "KubecdcStampsUnproven", Expr: `kubecdc_condition{code=~"StampsUnproven|StampsUnchecked"} > 0`, For: "5m", Severity: Warning,
@@ -435,9 +404,7 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.StampsUnproven, condition.StampsUnchecked},
 		Meaning: "The admission policy that stamps objects is absent, changed or unreadable, or does not select a resource, so clients may have " +
 			"written the stamps themselves. Changes are emitted without an author, unless the audit log has it. They are otherwise complete, and on time.",
-		Look: []string{"`/readyz?verbose`: the line of `stamps` has the reason", "`kubectl get mutatingadmissionpolicy,mutatingadmissionpolicybinding kubecdc-stamp -o yaml`"},
-		Do: []string{"apply the output of `exporter audit-policy --stamp --config FILE`, and find out what changed or deleted it",
-			"grant the rights that `exporter rbac` prints"},
+		Look:   []string{"`kubectl get mutatingadmissionpolicy,mutatingadmissionpolicybinding kubecdc-stamp -o yaml`"},
 		Series: map[string]string{seriesOf(condition.StampsUnproven, "stamps"): "1x60"},
 	},
 	{
@@ -446,7 +413,6 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.ClockSkew},
 		Meaning: "Times in changes (`observedAt`) are wrong, Kafka may refuse their timestamps, and certificates and tokens may be taken for expired or not yet valid.",
 		Look:    []string{"`timedatectl` on the node of the exporter, and on those of the API servers"},
-		Do:      []string{"repair the time service of the machine that is wrong"},
 		Series:  map[string]string{`kubecdc_clock_skew_seconds{job="k",instance="i"}`: "-3600x60"},
 	},
 	{
@@ -454,8 +420,6 @@ var Alerts = []Alert{
 		Summary: "Changes are missing at the destination of {{ $labels.sink }}",
 		Codes:   []condition.Code{condition.SinkLost},
 		Meaning: "The destination has lost changes that it had acknowledged, and the journal no longer had them: `journal.keep` makes it hold more.",
-		Look:    []string{"`/readyz?verbose`: the line with `[!]sink/…` names the topic or stream, and how far it went back"},
-		Do:      []string{"`exporter verify --repair`, or `exporter signal snapshot` for the sink", "find the cause: a restored broker, a loss of power, an unclean election"},
 		Series:  map[string]string{`kubecdc_sink_missing_changes_total{job="k",instance="i",sink="bus"}`: "0x10 7x50"},
 	},
 	{
@@ -463,8 +427,6 @@ var Alerts = []Alert{
 		Summary: "The destination of {{ $labels.sink }} may lose what it accepts",
 		Codes:   []condition.Code{condition.SinkMayLose},
 		Meaning: "It is set up so that changes that it has acknowledged may get lost or repeated, or that it is used in a slower way.",
-		Look:    []string{"`/readyz?verbose`: lines with `[!]sink/…`"},
-		Do:      []string{"follow the remedy in the line, or accept it and silence this alert"},
 		Series:  map[string]string{seriesOf(condition.SinkMayLose, "sink/bus"): "1x60"},
 	},
 	{
@@ -497,8 +459,6 @@ var Alerts = []Alert{
 		Summary: "{{ $labels.component }} of {{ $labels.instance }} has been {{ $labels.code }} for an hour",
 		Codes:   lasting,
 		Meaning: "Something works less well than it should, and has not ended by itself. Nothing is lost meanwhile.",
-		Look:    []string{"[conditions.md](conditions.md): the effect and the remedy of the code", "`/readyz?verbose`: the cause"},
-		Do:      []string{"follow the remedy in that line, or accept it and silence this alert"},
 		Series: map[string]string{
 			seriesOf(condition.TypesUnwatched, "types"): "1x90",
 		},
@@ -509,7 +469,6 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.ClusterUnchecked},
 		Meaning: "The account may not read the namespace kube-system, and its UID identifies the cluster: another one may answer at the same address.",
 		Look:    []string{"the status page: the line about the cluster"},
-		Do:      []string{"grant `get` on the namespace `kube-system`: `exporter rbac` has the rule"},
 		Series:  map[string]string{seriesOf(condition.ClusterUnchecked, "cluster"): "1x90"},
 	},
 	{

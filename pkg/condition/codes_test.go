@@ -98,8 +98,7 @@ then replaces the one here. *not ready*: the exporter is not ready meanwhile; *r
 		fmt.Fprintf(&b, "| <a id=%q></a>`%s` | %s | %s | %s | %s |\n", strings.ToLower(string(k.Code)), k.Code, severity, k.Message, k.Effect, k.Remedy)
 	}
 	b.WriteString(`
-[troubleshooting.md](troubleshooting.md) leads from symptoms to codes, [faq.md](faq.md) has longer answers, and
-[alerts.md](alerts.md#by-condition) the alert of each code with what to look at.
+[troubleshooting.md](troubleshooting.md) leads from symptoms to codes, and [alerts.md](alerts.md) has the alert of each.
 `)
 	return b.String()
 }
