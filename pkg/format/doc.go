@@ -9,4 +9,4 @@
 // encoding.
 package format
 
-//go:generate go test -run TestEveryFormatIsTheDocumentedForm|TestTheDocumentationShowsTheSamples . -update
+//go:generate go test -run TestEveryFormatIsTheDocumentedForm . -update

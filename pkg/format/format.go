@@ -11,7 +11,7 @@ import (
 // Format is an encoding of changes that a sink can use. The zero value is [JSON].
 type Format uint8
 
-// The formats, with the names of the configuration and of docs/events.md.
+// The formats, with the names of the configuration and of docs/events-reference.md.
 const (
 	// JSON is the native form, see [AppendJSON].
 	JSON Format = iota

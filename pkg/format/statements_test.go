@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/tools/eventschema"
 )
 
-// sectionChecks check the statements of docs/events.md about the encoding, section by section. Statements about when a
+// sectionChecks check the statements of both pages on events about the encoding, section by section. Statements about when a
 // record is emitted are checked by other tests, see sectionTests.
 var sectionChecks = map[string]func(t *testing.T, c *event.Change){
 	"The native object":      checkNativeObject,
@@ -54,7 +54,8 @@ var sectionTests = map[string][]string{
 		"pkg/source/clock_test.go TestAChangeThatIsReadLateHasTheTimeItWasMade",
 	},
 	"Compatibility": {"tools/eventschema/schema_test.go TestAStrictSchemaCanFail", "tools/eventschema/schema_test.go TestPublishedSchemasAreUpToDate"},
-	"Samples":       {"pkg/format/samples_test.go TestTheDocumentationShowsTheSamples"},
+	"An event":      {"pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm"},
+	"Formats":       {"pkg/format/samples_test.go TestEveryFormatIsTheDocumentedForm"},
 	"The rules": {
 		"pkg/consumer/rules_test.go TestPageAndCodeHaveTheSameRules", "pkg/consumer/stream_test.go TestRulesRebuildTheStateOfTheCluster",
 		"pkg/consumer/stream_test.go TestRulesHoldForAnyPartitionOrder", "test/sinktest/suite.go testObjectsShareALane",
@@ -65,7 +66,7 @@ var sectionTests = map[string][]string{
 	"Example":             {"pkg/consumer/example_test.go Example"},
 }
 
-// TestEveryStatementOfTheEventsPageHolds checks each section of docs/events.md against every kind of change.
+// TestEveryStatementOfTheEventsPageHolds checks each section of both pages against every kind of change.
 func TestEveryStatementOfTheEventsPageHolds(t *testing.T) {
 	for section, check := range sectionChecks {
 		t.Run(section, func(t *testing.T) {
@@ -78,7 +79,7 @@ func TestEveryStatementOfTheEventsPageHolds(t *testing.T) {
 
 // TestEverySectionIsChecked fails when a section is added to a page without a test.
 func TestEverySectionIsChecked(t *testing.T) {
-	for _, page := range []string{"events.md", "consuming.md"} {
+	for _, page := range []string{"events.md", "events-reference.md", "consuming.md"} {
 		text, err := os.ReadFile("../../docs/" + page)
 		if err != nil {
 			t.Fatal(err)
@@ -243,10 +244,10 @@ func checkCloudEvents(t *testing.T, c *event.Change) {
 	}
 }
 
-// readSection returns one section of docs/events.md.
+// readSection returns one section of docs/events-reference.md.
 func readSection(t *testing.T, section string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/events.md")
+	text, err := os.ReadFile("../../docs/events-reference.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ type Policy struct {
 	// journal. A sink with format: debezium turns it on for all rules.
 	Before string `mapstructure:"before"`
 	// How updates list their differences: none, paths (JSON Pointers) or values (path, from and to). The latter two store
-	// states. See docs/events.md.
+	// states. See docs/events-reference.md.
 	Changed string `mapstructure:"changed"`
 	// Updates are emitted only if a value at these paths changed.
 	OnlyIfChanged []string `mapstructure:"onlyIfChanged"`

@@ -18,11 +18,11 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/schema and the tables of docs/events.md")
+var update = flag.Bool("update", false, "rewrite docs/schema and the tables of docs/events-reference.md")
 
 const (
 	schemas = "../../docs/schema"
-	page    = "../../docs/events.md"
+	page    = "../../docs/events-reference.md"
 )
 
 func TestPublishedSchemasAreUpToDate(t *testing.T) {
@@ -54,7 +54,7 @@ func TestPublishedTableIsUpToDate(t *testing.T) {
 	head, rest, opened := strings.Cut(string(text), begin)
 	_, tail, closed := strings.Cut(rest, end)
 	if !opened || !closed {
-		t.Fatal("docs/events.md lacks the markers of the table of members")
+		t.Fatal("docs/events-reference.md lacks the markers of the table of members")
 	}
 	table := "\n| member | type | meaning |\n|---|---|---|\n"
 	for _, m := range Members() {

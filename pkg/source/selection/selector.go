@@ -172,7 +172,7 @@ type Rule struct {
 	OnForbidden string `mapstructure:"onForbidden"`
 	// The period over which every known object is read and emitted again, as sync; 0s: never.
 	Resync time.Duration `mapstructure:"resync"`
-	// What Events have, in their involvedObject (or regarding), of the object that they are about. See docs/events.md.
+	// Metadata of the object that an Event is about, added to its involvedObject (or regarding). See docs/events-reference.md.
 	InvolvedObject InvolvedObject `mapstructure:"involvedObject"`
 
 	filter string
