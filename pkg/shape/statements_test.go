@@ -30,8 +30,8 @@ var statements = map[string]map[string]string{
 			"test/e2e/source/held_test.go TestMendedDefinitionReleasesItsType; test/e2e/source/held_test.go TestOtherVersionHoldsItsType; " +
 			"test/e2e/source/held_test.go TestEditHoldsTheTypesOfOneRule; test/e2e/source/held_test.go TestEditIsReportedWithoutStrict; " +
 			"internal/app/protection_test.go TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter; " +
-			"internal/app/protection_test.go TestARuleIsHeldWhileTheOnlyTypeWithAPathIsUninstalled",
-		"- Before the objects of each response": "internal/app/protection_test.go TestAPageCostsOneSmallAnswerAboutItsType; " +
+			"internal/app/protection_test.go TestARuleIsHeldWhileTheOnlyTypeWithAPathIsUninstalled; " +
+			"internal/app/protection_test.go TestAPageCostsOneSmallAnswerAboutItsType; " +
 			"pkg/source/apiserver/definition_test.go TestMetadataOfADefinitionIdentifiesIt",
 		"- A definition that cannot be read": "test/e2e/source/held_test.go TestUnreadableDefinitionHoldsNewConnections",
 		"- A definition that was edited": "internal/app/protection_test.go TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter; " +
@@ -41,8 +41,7 @@ var statements = map[string]map[string]string{
 		"For types that may be custom":    "internal/app/protection_test.go TestTheRightToReadDefinitionsIsNeededForStrict; cmd/exporter/rbac_test.go TestRightsAreTheLeast",
 		"A path names one place": "schema_alike_test.go TestPlacesOfTheSameTypeAreNamed; " +
 			"test/e2e/protection_test.go TestStrictRedactionNamesPlacesOfTheSameType",
-		"- The same type is":    "schema_alike_test.go TestPlacesOfTheSameTypeAreNamed",
-		"- Nothing is held for": "test/e2e/protection_test.go TestStrictRedactionNamesPlacesOfTheSameType",
+		"- The same type is": "schema_alike_test.go TestPlacesOfTheSameTypeAreNamed",
 		"The check proves that a member": "schema_test.go TestPathsAreMatchedWithSchemas; schema_test.go TestAPathOfOneTypeIsEnough; " +
 			"test/e2e/protection_test.go TestUnmatchedRedactionPathIsACondition",
 		"Of a Secret, only values that":     "redact_test.go TestSecretsShowOnlyNames; test/e2e/secrets_test.go TestSecretsAreNeverShown",
@@ -122,7 +121,7 @@ var statements = map[string]map[string]string{
 		"| `change.coalesced`":           "statements_test.go TestEveryVariableOfThePageIsOfItsType",
 		"Expressions see objects": "filter_test.go TestAFilterThatFailsLosesNothing; filter_test.go TestAFilterThatFailsQuotesNothingOfTheObject; filter_test.go TestACostlyFilterIsCutOff; filter_test.go TestFilterErrorsAreFoundAtLoad; " +
 			"statements_test.go TestAFilterSeesWhatFieldsLeavesOut; pkg/shape/filter/check_test.go TestWhatIsKnownIsEvaluated",
-		"Bodies are decoded only for rules": "cost_test.go TestARuleWithoutAFilterNeverDecodesToAMap",
+		"Bodies are decoded only for filters": "cost_test.go TestARuleWithoutAFilterNeverDecodesToAMap",
 	},
 	"How much of a change is emitted": {
 		"| `before: full`":                "shaper_test.go TestAnUpdateCarriesTheStateBeforeIt",
