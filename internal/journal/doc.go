@@ -11,6 +11,6 @@
 //
 // The package never decides what changed, never calls a sink, never drops a change that a declared sink has not settled, and
 // never repairs a store by guessing: a broken one is moved aside, and [Identity.PendingRecovery] reports it (I7). The store
-// is Pebble. Package codec has the stored form, as docs/journal-format.md specifies it, and package disk the files.
+// is Pebble. Package codec has the stored form, as internal/journal/FORMAT.md specifies it, and package disk the files.
 // DESIGN.md has the parts and their locks.
 package journal

@@ -16,7 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Version is the version of the format that docs/state-format.md specifies. It is raised by a change that an older exporter
+// Version is the version of the format that internal/state/FORMAT.md specifies. It is raised by a change that an older exporter
 // would misread.
 const Version = 1
 

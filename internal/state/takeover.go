@@ -391,7 +391,7 @@ type startPlan struct {
 	lost       string // why the journal is cleared; "" if it is not
 }
 
-// planStart compares the state with the journal. docs/state-format.md has the cases in a table.
+// planStart compares the state with the journal. internal/state/FORMAT.md has the cases in a table.
 func (w *Writer) planStart(ctx context.Context, c stateContent) (p startPlan, err error) {
 	j := w.opts.Journal
 	if p.id, err = j.ID(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
-// First bytes of the keys. They are part of the format, see docs/journal-format.md.
+// First bytes of the keys. They are part of the format, see internal/journal/FORMAT.md.
 const (
 	PrefixBody             = 'b'
 	PrefixCursor           = 'c'

@@ -50,7 +50,7 @@ func (m *formerLayouts) recordSettled(low uint64) {
 	m.settled = low
 }
 
-// stateFormat is the format of the stored state, see docs/journal-format.md.
+// stateFormat is the format of the stored state, see internal/journal/FORMAT.md.
 const stateFormat = 1
 
 // storedParts is what a stored state has: the transactional ID with the producer IDs that it had, and what was acknowledged
