@@ -1,3 +1,3 @@
 // Package architecture holds no code: its tests check that the packages import each other only in the directions that
-// docs/architecture.md draws.
+// internal/PACKAGES.md lists.
 package architecture

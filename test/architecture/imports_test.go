@@ -145,7 +145,7 @@ func TestPackagesImportOnlyInTheDrawnDirections(t *testing.T) {
 	for name, p := range packages {
 		allowed, listed := mayImport[name]
 		if !listed {
-			t.Errorf("%s has no place in the picture: add it to mayImport and to docs/architecture.md", name)
+			t.Errorf("%s has no place in the picture: add it to mayImport and to internal/PACKAGES.md", name)
 			continue
 		}
 		for _, i := range p.Imports {
