@@ -53,7 +53,7 @@ func (p page) renderTable(keys []key) string {
 				p.sections[table] = k.path
 			}
 			value, meaning = fmt.Sprintf("[%s](#%s)", k.kind, notInAnchors.ReplaceAllString(strings.ToLower(p.sections[table]), "")), ""
-		case k.value != "" && !hasNoDefault(k):
+		case k.value != "" && k.value != "false" && !isZeroValue(k.value):
 			value += ", `" + k.value + "`"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.name, value, escapeCell(meaning))
@@ -66,14 +66,6 @@ var statedDefaultSentence = regexp.MustCompile(`\s?\bDefault ("[^"]*"|[\w,]*\w|8
 
 // notInAnchors matches what the address of a heading lacks.
 var notInAnchors = regexp.MustCompile(`[^a-z]`)
-
-// hasNoDefault reports whether a key has no default. A zero value is shown only if the text of the key explains it.
-func hasNoDefault(k key) bool {
-	return isZeroValue(k.value) && !zeroMeaningPattern.MatchString(k.doc)
-}
-
-// zeroMeaningPattern matches the explanation of a zero value.
-var zeroMeaningPattern = regexp.MustCompile(`(?i)\bempty\b|\b0s?\b|\bnone\b`)
 
 // escapeCell makes text safe for a Markdown table.
 func escapeCell(text string) string {
