@@ -7,7 +7,10 @@ import (
 )
 
 // table returns what changes cost, and where, in Markdown.
-func (r *report) table() string {
+func (r *report) table() string { return r.costs() + "\n" + r.shares() }
+
+// costs returns what changes cost.
+func (r *report) costs() string {
 	var b strings.Builder
 	b.WriteString("| | floor | exporter | usual |\n|---|---|---|---|\n")
 	row := func(title string, c *costs, cell func(*measurement) string) {
@@ -32,7 +35,6 @@ func (r *report) table() string {
 		row("CPU in floors", c, func(m *measurement) string { return fmt.Sprintf("%.1f", m.CPUMicros/c.Floor.CPUMicros) })
 		row("peak RSS, MiB", c, func(m *measurement) string { return mebibytes(m.Total.PeakRSS) })
 	}
-	b.WriteString("\n" + r.shares())
 	return b.String()
 }
 
@@ -83,7 +85,6 @@ The API server serves frames that were rendered before, and the broker is kfake 
 numbers: machines differ.
 
 %s
-The last table is from a run of its own with Go's profiler, 100 samples a second: a part under 2 %% is a guess.
 [sizing.md](sizing.md) has the formulas.
-`, r.Objects, r.ObjectBytes, r.Changes, r.Seconds, r.CPUs, r.Go, r.FsyncMicros, r.table())
+`, r.Objects, r.ObjectBytes, r.Changes, r.Seconds, r.CPUs, r.Go, r.FsyncMicros, r.costs())
 }
