@@ -57,14 +57,14 @@ func TestLossMissesABar(t *testing.T) {
 	}
 }
 
-func TestThePageHasEveryLoadAndShare(t *testing.T) {
-	page := (&report{Costs: sampleCosts()}).page()
+func TestTheTableHasEveryLoadAndShare(t *testing.T) {
+	table := (&report{Costs: sampleCosts()}).table()
 	for _, want := range []string{
 		"| mixed, bulk: CPU µs a change | 10.0 | 30.0 | 390.0 |\n", "| mixed, 200/s: p50 / p99, ms | 0.20 / 0.50 | 0.70 / 3.00 | – |\n",
 		"| decoding | 17 (4.6) | – |\n", "| delivery | 2 (0.5) | 70 (70.0) |\n",
 	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("no %q in:\n%s", want, page)
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in:\n%s", want, table)
 		}
 	}
 }
