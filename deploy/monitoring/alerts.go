@@ -29,7 +29,7 @@ type Alert struct {
 	Codes []condition.Code
 
 	Meaning string   // what is the case, and what happens meanwhile
-	Look    []string // what to look at beside /readyz, in this order
+	Look    []string // what to look at, in this order, where there are no Codes
 	Do      []string // what to do, where there are no Codes, which have a remedy each
 
 	// Series are what the exporter shows when this alert is right, beside a healthy exporter's other series: in promtool's
@@ -55,7 +55,6 @@ const (
 	mayLose    = `sum by (job, instance, sink) (label_replace(kubecdc_condition{code="SinkMayLose"}, "sink", "$1", "component", "sink/(.*)"))`
 	protected  = `kubecdc_condition{code="RedactionHeld"} > 0`
 	unwatched  = `kubecdc_resource_state{state=~"unreachable|stale|syncing"} == 1`
-	wait       = "nothing is lost meanwhile: changes wait in the journal"
 )
 
 // lasting are the conditions that are worth a look only if they last, and have no metric of their own.
@@ -89,8 +88,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcAbsent", Expr: `absent(kubecdc_ready)`, For: "10m", Severity: Critical,
 		Summary: "No exporter is scraped",
-		Meaning: "Prometheus has no metrics of any exporter: it does not run, or cannot be reached. While it does not run nothing is " +
-			"journaled. The API server keeps about 5 minutes of history; after that the stream gets a `gap` record and what still differs.",
+		Meaning: "It does not run, or cannot be scraped. While it does not run nothing is journaled; after about 5 minutes the stream gets a `gap`.",
 		Look: []string{"`kubectl -n kubecdc get pods,events`", "the log of the last run: `kubectl -n kubecdc logs exporter-0 --previous`",
 			"in Prometheus the page of targets: the NetworkPolicy admits the namespaces it names only"},
 		Do: []string{"bring the Pod back; its volume has the positions, so it goes on where it was",
@@ -101,9 +99,7 @@ var Alerts = []Alert{
 		Name: "KubecdcJournalBlocked", Expr: blocked, For: "1m", Severity: Critical,
 		Summary: "Nothing is being journaled by {{ $labels.instance }}",
 		Codes:   []condition.Code{condition.JournalFull, condition.JournalDiskLow, condition.JournalDiskFull},
-		Meaning: "The journal has reached a bound, or its disk is full or cannot be written. The API server is not read any more; " +
-			"history that it drops meanwhile, after about 5 minutes, becomes a `gap` record.",
-		Look: []string{"`kubecdc_journal_retained_bytes` against `kubecdc_journal_max_bytes`, and which sink has the largest `kubecdc_sink_backlog_changes`"},
+		Meaning: "The journal has reached a bound, or its disk is full or broken. The API server is not read; after about 5 minutes the stream gets a `gap`.",
 		Series: map[string]string{
 			seriesOf(condition.JournalFull, "journal"):             "1x60",
 			`kubecdc_ready{job="k",instance="i"}`:                  "0x60",
@@ -114,9 +110,7 @@ var Alerts = []Alert{
 		Name: "KubecdcAPIServerUnreachable", Expr: apiAway, For: "3m", Severity: Critical,
 		Summary: "The API server does not answer {{ $labels.instance }}",
 		Codes:   []condition.Code{condition.APIServerUnreachable, condition.APIServerBusy, condition.DiscoveryPending, condition.CredentialsRefused, condition.CertificateRefused},
-		Meaning: "Since the start it is not known what the API server serves, or every selected resource is unreachable. Nothing new " +
-			"is seen; history that the API server drops meanwhile becomes a `gap` record.",
-		Look: []string{"the API server, the network, the account's token and the certificates"},
+		Meaning: "Nothing new is seen; history that the API server drops meanwhile becomes a `gap`.",
 		Series: map[string]string{
 			seriesOf(condition.DiscoveryPending, "discovery"): "1x60",
 			`kubecdc_ready{job="k",instance="i"}`:             "0x60",
@@ -129,9 +123,7 @@ var Alerts = []Alert{
 			condition.SinkConnecting, condition.SinkUnreachable, condition.SinkTimeout, condition.SinkUnauthorized, condition.SinkCertificate, condition.SinkBusy,
 			condition.SinkFull, condition.SinkTargetMissing, condition.SinkMisconfigured, condition.SinkRejectsAll, condition.SinkFailing, condition.SinkDefect,
 		},
-		Meaning: "Nothing gets through to the whole destination: it cannot be reached, a certificate is not accepted, it refuses the credentials, has no space or lacks its topics. Other " +
-			"sinks go on; " + wait + " until it is full.",
-		Look: []string{"`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: how much time there is"},
+		Meaning: "Nothing gets through to the whole destination. Other sinks go on; changes wait in the journal until it is full.",
 		Series: map[string]string{
 			`kubecdc_sink_ready{job="k",instance="i",sink="bus"}`:       "0x60",
 			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "0+60x60",
@@ -142,11 +134,8 @@ var Alerts = []Alert{
 		Name: "KubecdcNoneActive", Expr: noneActive, For: "2m", Severity: Critical,
 		Summary: "Exporters run, and none of them is active",
 		Codes:   []condition.Code{condition.StateRefused, condition.FailoverFailing, condition.NoneActive},
-		Meaning: "With `state` and `election` one exporter is active and the others are standbys. None is active, or none has been able " +
-			"to renew the Lease: nothing is journaled, or the active one cannot prove that it may. " +
-			"The API server remembers about 5 minutes; after that the stream gets a `gap` record and what still differs.",
-		Look:   []string{"`kubectl get lease`: its holder"},
-		Series: map[string]string{`kubecdc_active{job="k",instance="i"}`: "0x60", `kubecdc_ready{job="k",instance="i"}`: "0x60"},
+		Meaning: "No exporter is active, or the active one cannot renew the Lease: nothing is journaled; after about 5 minutes the stream gets a `gap`.",
+		Series:  map[string]string{`kubecdc_active{job="k",instance="i"}`: "0x60", `kubecdc_ready{job="k",instance="i"}`: "0x60"},
 	},
 	{
 		Name: "KubecdcDeadLettersFull", Expr: letters, For: "1m", Severity: Critical,
@@ -154,7 +143,6 @@ var Alerts = []Alert{
 		Codes:   []condition.Code{condition.DeadLettersFull},
 		Meaning: "Dead letters have reached `journal.maxDeadLetters`. A permanently rejected change now blocks its lane; " +
 			"other lanes continue.",
-		Look: []string{"`kubecdc_sink_dead_letters_kept`: the sink that rejects so many", "`exporter deadletters list --sink SINK --config FILE`, or the status page: the reasons"},
 		Series: map[string]string{
 			seriesOf(condition.DeadLettersFull, "journal"):                     "1x60",
 			`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50",
@@ -165,30 +153,24 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcDestinationLostChanges", Expr: `increase(kubecdc_sink_losses_total[15m]) > 0`, Severity: Critical,
 		Summary: "The destination of {{ $labels.sink }} has lost changes that it had acknowledged",
-		Meaning: "A stream or topic was deleted, purged or restored from a backup while the exporter ran. Changes that the journal still " +
-			"holds were sent again; those already trimmed are missing from the stream: `journal.keep` makes it hold more.",
-		Look:   []string{"the log: \"the destination lost changes that it had accepted\", with the offsets; an error is logged if some are no longer in the journal", "the retention and the replication of the stream or topic"},
-		Do:     []string{"find the cause of the deletion; consumers of that stream rebuild their state from a resync"},
-		Series: map[string]string{`kubecdc_sink_losses_total{job="k",instance="i",sink="bus"}`: "0x10 1x50"},
+		Meaning: "A stream or topic was deleted, purged or restored while the exporter ran. What the journal still holds was sent again.",
+		Look:    []string{"the log: \"the destination lost changes that it had accepted\", with the offsets; an error is logged if some are no longer in the journal", "the retention and the replication of the stream or topic"},
+		Do:      []string{"find the cause of the deletion; consumers of that stream rebuild their state from a resync"},
+		Series:  map[string]string{`kubecdc_sink_losses_total{job="k",instance="i",sink="bus"}`: "0x10 1x50"},
 	},
 	{
 		Name: "KubecdcHistoryLost", Expr: `increase(kubecdc_resource_relists_total[15m]) > 0 unless ` + here + ` ` + recovered, Severity: Warning,
 		Summary: "The API server had forgotten the history of {{ $labels.resource }}",
 		Codes:   []condition.Code{condition.HistoryLost, condition.ResourceVanished},
-		Meaning: "The exporter was away, blocked or disconnected for longer than the API server remembers, or a CustomResourceDefinition " +
-			"was changed. The stream has a `gap` record, and what still differed was sent: states in between are missing.",
-		Look:   []string{"what happened before it: a blocked journal, an outage, a restart that took long", "the `gap` record in the stream: `from`, `to`, reason"},
-		Series: map[string]string{`kubecdc_resource_relists_total{job="k",instance="i",resource="pods"}`: "0x10 1x50"},
+		Meaning: "The exporter was away, blocked or disconnected for longer than the API server remembers, or a CustomResourceDefinition was changed. States in between are missing.",
+		Series:  map[string]string{`kubecdc_resource_relists_total{job="k",instance="i",resource="pods"}`: "0x10 1x50"},
 	},
 	{
 		Name: "KubecdcJournalRecovered", Expr: recovered, Severity: Warning,
 		Summary: "{{ $labels.instance }} found its journal broken and started a new one",
 		Codes:   []condition.Code{condition.JournalRecovered},
-		Meaning: "Stored bytes were not what was written. The store was moved aside. Dead letters, and undelivered changes from before the " +
-			"damage, are carried over as far as they can be read; a `gap` record follows, and the rest is in the old store only. The " +
-			"condition has both numbers.",
-		Look:   []string{"`store.broken-…` in the journal directory", "the disk and the node's log"},
-		Series: map[string]string{seriesOf(condition.JournalRecovered, "journal"): "1x60"},
+		Meaning: "Stored bytes were not what was written. What could be read is carried over; a `gap` follows. The condition has the numbers. The next restart ends the alert.",
+		Series:  map[string]string{seriesOf(condition.JournalRecovered, "journal"): "1x60"},
 	},
 	{
 		Name: "KubecdcJournalFilling", Expr: `kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes > 0.5 unless ` + here + ` ` + blocked,
@@ -214,9 +196,7 @@ var Alerts = []Alert{
 		Name: "KubecdcSinkPaused", Expr: paused, For: "15m", Severity: Warning,
 		Summary: "Sink {{ $labels.sink }} of {{ $labels.instance }} has been paused for 15 minutes",
 		Codes:   []condition.Code{condition.SinkPaused},
-		Meaning: "An operator has paused it with `exporter signal pause`. Nothing is delivered to it; changes wait in the journal. A replicated " +
-			"state waits from the start of the pause: a failover to another volume after more than about 5 minutes begins with a `gap`.",
-		Look: []string{"`exporter signal list --config FILE`: since when, and until when", "`kubecdc_journal_retained_bytes / kubecdc_journal_max_bytes`: when it is full, nothing is read from the API server"},
+		Meaning: "An operator has paused it: changes wait in the journal. A failover to another volume begins with a `gap`.",
 		Series: map[string]string{
 			`kubecdc_sink_paused{job="k",instance="i",sink="bus"}`:      "1x60",
 			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "0+60x60",
@@ -227,9 +207,7 @@ var Alerts = []Alert{
 		Name: "KubecdcRulePaused", Expr: `kubecdc_rule_paused == 1`, For: "15m", Severity: Warning,
 		Summary: "Rule {{ $labels.rule }} of {{ $labels.instance }} has been paused for 15 minutes",
 		Codes:   []condition.Code{condition.RulePaused},
-		Meaning: "An operator has paused it with `exporter signal pause`. Nothing of its resources is read, and nothing is kept for it: " +
-			"the API server has lost the history of the first minutes by now, so that the rule goes on with a `gap`, and changes in between are missing.",
-		Look: []string{"`exporter signal list --config FILE`: since when, and until when", "`kubecdc_resource_state{state=\"paused\"} == 1`: what is not read"},
+		Meaning: "An operator has paused it: nothing of its resources is read, and by now it goes on with a `gap`.",
 		Series: map[string]string{
 			`kubecdc_rule_paused{job="k",instance="i",rule="pods"}`:                                     "1x60",
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:                 "0x60",
@@ -243,8 +221,7 @@ var Alerts = []Alert{
 			` unless on (job, instance, resource) (kubecdc_resource_state{state!="live"} == 1) unless ` + here + ` (` + blocked + ` or ` + apiAway + ` or ` + letters + `)`,
 		For: "5m", Severity: Warning,
 		Summary: "No new watermark of {{ $labels.resource }} in {{ $labels.sink }}",
-		Meaning: "Consumers do not learn that they are complete, and no other alert has the cause: the newest watermark that every lane has " +
-			"is ten minutes old. Changes may arrive all the same.",
+		Meaning: "Consumers do not learn that they are complete: the newest watermark that every lane has is ten minutes old. Changes may arrive all the same.",
 		Look: []string{"`kubecdc_resource_last_event_timestamp_seconds` of the resource: without bookmarks, as of some aggregated APIs, the position moves with changes only",
 			"`kubecdc_sink_passed_total` and `kubecdc_sink_dead_letters_total` of the sink: is the record routed elsewhere, or rejected?", "the log, for the resource"},
 		Do:     []string{"silence this alert for a resource whose API server sends no bookmarks"},
@@ -258,9 +235,7 @@ var Alerts = []Alert{
 			condition.SinkTargetMissing, condition.SinkUnauthorized, condition.SinkCertificate,
 			condition.SinkRejectsAll, condition.SinkFailing,
 		},
-		Meaning: "A topic is missing or may not be written, a partition has no leader, or a lane's changes are all rejected. Only these " +
-			"lanes wait; the journal keeps everything since then.",
-		Look: []string{"`kubecdc_sink_lane_failing_since_seconds`, which has the condition's code as a label"},
+		Meaning: "Only these lanes wait; the journal keeps everything since then.",
 		Series: map[string]string{
 			`kubecdc_sink_lanes_backing_off{job="k",instance="i",sink="bus"}`: "2x60",
 			`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`:       "0+60x60",
@@ -271,10 +246,8 @@ var Alerts = []Alert{
 		Severity: Warning,
 		Summary:  "Sink {{ $labels.sink }} of {{ $labels.instance }} permanently rejected changes",
 		Codes:    []condition.Code{condition.DeadLettersKept},
-		Meaning: "The destination can never accept them: too large, or refused by a policy. They are kept in the journal with the reason; " +
-			"their lanes continue.",
-		Look:   []string{"`exporter deadletters list --sink SINK --config FILE`, or the status page", "the size limits of the destination and `onOversize`"},
-		Series: map[string]string{`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50"},
+		Meaning:  "The destination can never accept them. They are kept in the journal with the reason; their lanes continue.",
+		Series:   map[string]string{`kubecdc_sink_dead_letters_total{job="k",instance="i",sink="bus"}`: "0x10 3x50"},
 	},
 	{
 		Name: "KubecdcDeadLettersHeld", Expr: `kubecdc_sink_dead_letters_held == 1`, For: "5m", Severity: Warning,
@@ -289,9 +262,7 @@ var Alerts = []Alert{
 		Expr: unwatched + ` unless ` + here + ` ` + apiAway, For: "10m", Severity: Warning,
 		Summary: "{{ $labels.resource }} has been {{ $labels.state }} for ten minutes",
 		Codes:   []condition.Code{condition.ResourceSyncing, condition.ResourceSilent, condition.ResourceFailing},
-		Meaning: "This resource is not watched while others are: its part of the API does not answer, as with a conversion webhook or an " +
-			"aggregated API server that is down, or its first list takes very long.",
-		Look: []string{"`kubectl get RESOURCE -A`, `kubectl get apiservices`"},
+		Meaning: "Its part of the API does not answer, or its first list takes very long.",
 		Series: map[string]string{
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="unreachable"}`: "1x60",
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:        "0x60",
@@ -303,7 +274,6 @@ var Alerts = []Alert{
 		Summary: "{{ $labels.resource }} may not be listed and watched",
 		Codes:   []condition.Code{condition.ResourceForbidden},
 		Meaning: "The account lacks the right, so this resource is left out of the stream. Nothing else suffers.",
-		Look:    []string{"`exporter rbac --config FILE`: the rights that the configuration needs", "`kubectl auth can-i watch RESOURCE --as system:serviceaccount:kubecdc:exporter`"},
 		Series: map[string]string{
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="forbidden"}`: "1x60",
 			`kubecdc_resource_state{job="k",instance="i",resource="pods",state="live"}`:      "0x60",
@@ -315,19 +285,14 @@ var Alerts = []Alert{
 		Codes: []condition.Code{
 			condition.ResourceNotServed, condition.ResourceNeverWatched, condition.ResourceUnwatchable, condition.WildcardUnmatched, condition.GroupUnanswered,
 		},
-		Meaning: "The configuration selects something that the API server does not serve, or that cannot be watched: a " +
-			"CustomResourceDefinition that is not installed, a wrong name, a server behind the API server that is down or offers no watch. " +
-			"It is watched as soon as that works.",
-		Look:   []string{"`kubectl api-resources`, `exporter explain --config FILE`"},
-		Series: map[string]string{`kubecdc_resource_state{job="k",instance="i",resource="widgets.example.com",state="waiting"}`: "1x90"},
+		Meaning: "The configuration selects something that the API server does not serve, or that cannot be watched.",
+		Series:  map[string]string{`kubecdc_resource_state{job="k",instance="i",resource="widgets.example.com",state="waiting"}`: "1x90"},
 	},
 	{
 		Name: "KubecdcRedactionUnmatched", Expr: `kubecdc_condition{code=~"RedactionUnmatched|RedactionHeld"} > 0`, For: "5m", Severity: Warning,
 		Summary: "A redaction path of {{ $labels.instance }} matches nothing",
 		Codes:   []condition.Code{condition.RedactionUnmatched, condition.RedactionHeld},
-		Meaning: "No type of the rule has the path, so it protects nothing: it may be misspelt. With `redaction.strict: true` the types " +
-			"of the rule wait until it matches; otherwise their values are emitted.",
-		Look: []string{"`exporter explain --config FILE`: the match of each path"},
+		Meaning: "No type of the rule has the path, so it protects nothing. With `redaction.strict: true` the types of the rule wait; otherwise their values are emitted.",
 		Series: map[string]string{
 			seriesOf(condition.RedactionHeld, "resource"): "1x60",
 			`kubecdc_ready{job="k",instance="i"}`:         "0x60",
@@ -337,10 +302,8 @@ var Alerts = []Alert{
 		Name: "KubecdcNamespaceMissing", Expr: `kubecdc_namespace_missing == 1`, For: "15m", Severity: Warning,
 		Summary: "A rule names the namespace {{ $labels.name }}, which does not exist",
 		Codes:   []condition.Code{condition.NamespaceMissing},
-		Meaning: "Nothing can change in it, so nothing comes: the name may be misspelt. Everything else is watched, and this namespace " +
-			"from the moment it is created.",
-		Look:   []string{"`kubectl get namespaces`", "`namespaces.include` of the rules"},
-		Series: map[string]string{`kubecdc_namespace_missing{job="k",instance="i",name="shpo"}`: "1x60"},
+		Meaning: "Nothing can change in it, so nothing comes; it is watched from the moment it is created.",
+		Series:  map[string]string{`kubecdc_namespace_missing{job="k",instance="i",name="shpo"}`: "1x60"},
 	},
 	{
 		Name: "KubecdcNotReady",
@@ -358,10 +321,8 @@ var Alerts = []Alert{
 		Name: "KubecdcStateLags", Expr: `kubecdc_state_lag_seconds > 300 unless ` + here + ` (` + down + ` or ` + paused + `)`, For: "5m", Severity: Warning,
 		Summary: "The replicated state is {{ $value | humanizeDuration }} behind {{ $labels.instance }}",
 		Codes:   []condition.Code{condition.StateUnreachable},
-		Meaning: "Changes are delivered that the state does not cover: a failover now would read that far back, which takes longer and repeats " +
-			"nothing. It waits for the slowest sink, and for its own bus.",
-		Look:   []string{"`kubecdc_sink_backlog_changes`: a sink that is behind holds the state back"},
-		Series: map[string]string{`kubecdc_state_lag_seconds{job="k",instance="i"}`: "600x60"},
+		Meaning: "A failover now would read that far back, which takes longer and repeats nothing.",
+		Series:  map[string]string{`kubecdc_state_lag_seconds{job="k",instance="i"}`: "600x60"},
 	},
 	{
 		Name: "KubecdcRepeatedFailovers", Expr: `sum by (job) (increase(kubecdc_takeovers_total[30m])) > 4`, Severity: Warning,
@@ -375,8 +336,7 @@ var Alerts = []Alert{
 		Name: "KubecdcConfigRefused", Expr: faulty + `{code="ConfigRefused"}) > 0`, For: "1m", Severity: Warning,
 		Summary: "The edited configuration of {{ $labels.instance }} is refused",
 		Codes:   []condition.Code{condition.ConfigRefused},
-		Meaning: "The configuration file was changed to something that is wrong or cannot be applied while running. The earlier one stays active.",
-		Look:    []string{"`exporter validate --config FILE`"},
+		Meaning: "The file is wrong or cannot be applied while running. The earlier one stays active.",
 		Series:  map[string]string{seriesOf(condition.ConfigRefused, "configuration"): "1x60"},
 	},
 	{
@@ -395,38 +355,34 @@ var Alerts = []Alert{
 			condition.AuditUnreadable, condition.AuditUnserved, condition.AuditCertificate,
 		},
 		Meaning: "Changes are emitted without an author. They are otherwise complete, and on time.",
-		Look:    []string{"`kubecdc_audit_refused_total`: clients without the right certificate", "`kubecdc_audit_lag_seconds` against `audit.settle`"},
 		Series:  map[string]string{seriesOf(condition.AuditSilent, "audit"): "1x60"},
 	},
 	{
 		Name: "KubecdcStampsUnproven", Expr: `kubecdc_condition{code=~"StampsUnproven|StampsUnchecked"} > 0`, For: "5m", Severity: Warning,
 		Summary: "Stamps name no author at {{ $labels.instance }}",
 		Codes:   []condition.Code{condition.StampsUnproven, condition.StampsUnchecked},
-		Meaning: "The admission policy that stamps objects is absent, changed or unreadable, or does not select a resource, so clients may have " +
-			"written the stamps themselves. Changes are emitted without an author, unless the audit log has it. They are otherwise complete, and on time.",
-		Look:   []string{"`kubectl get mutatingadmissionpolicy,mutatingadmissionpolicybinding kubecdc-stamp -o yaml`"},
-		Series: map[string]string{seriesOf(condition.StampsUnproven, "stamps"): "1x60"},
+		Meaning: "The policy that stamps objects is absent, changed or unreadable, or does not select a resource. Changes are emitted without an author, unless the audit log has it.",
+		Series:  map[string]string{seriesOf(condition.StampsUnproven, "stamps"): "1x60"},
 	},
 	{
 		Name: "KubecdcClockSkew", Expr: `abs(kubecdc_clock_skew_seconds) > 30`, For: "10m", Severity: Warning,
 		Summary: "The clock of {{ $labels.instance }} and that of the API server are {{ $value | humanizeDuration }} apart",
 		Codes:   []condition.Code{condition.ClockSkew},
-		Meaning: "Times in changes (`observedAt`) are wrong, Kafka may refuse their timestamps, and certificates and tokens may be taken for expired or not yet valid.",
-		Look:    []string{"`timedatectl` on the node of the exporter, and on those of the API servers"},
+		Meaning: "Times in changes are wrong, Kafka may refuse their timestamps, and certificates and tokens may be refused.",
 		Series:  map[string]string{`kubecdc_clock_skew_seconds{job="k",instance="i"}`: "-3600x60"},
 	},
 	{
 		Name: "KubecdcChangesMissing", Expr: `increase(kubecdc_sink_missing_changes_total[15m]) > 0`, Severity: Critical,
 		Summary: "Changes are missing at the destination of {{ $labels.sink }}",
 		Codes:   []condition.Code{condition.SinkLost},
-		Meaning: "The destination has lost changes that it had acknowledged, and the journal no longer had them: `journal.keep` makes it hold more.",
+		Meaning: "The destination has lost changes, and the journal no longer had them.",
 		Series:  map[string]string{`kubecdc_sink_missing_changes_total{job="k",instance="i",sink="bus"}`: "0x10 7x50"},
 	},
 	{
 		Name: "KubecdcSinkMayLose", Expr: mayLose + ` > 0`, For: "10m", Severity: Info,
 		Summary: "The destination of {{ $labels.sink }} may lose what it accepts",
 		Codes:   []condition.Code{condition.SinkMayLose},
-		Meaning: "It is set up so that changes that it has acknowledged may get lost or repeated, or that it is used in a slower way.",
+		Meaning: "It is set up so that changes that it has acknowledged may get lost or repeated.",
 		Series:  map[string]string{seriesOf(condition.SinkMayLose, "sink/bus"): "1x60"},
 	},
 	{
@@ -441,7 +397,7 @@ var Alerts = []Alert{
 		Name: "KubecdcFilterErrors",
 		Expr: `increase(kubecdc_rule_filter_errors_total[15m]) > 0 or increase(kubecdc_route_filter_errors_total[15m]) > 0`, Severity: Warning,
 		Summary: "The filter of {{ $labels.rule }}{{ $labels.route }} fails",
-		Meaning: "An expression asks for what some objects lack. Their changes were emitted, or went to the sink's own topic: too much, never too little.",
+		Meaning: "An expression asks for what some objects lack. Their changes were emitted: too much, never too little.",
 		Look:    []string{"the status page: the rule's last failure"},
 		Do:      []string{"guard the expression with `has(…)`"},
 		Series:  map[string]string{`kubecdc_route_filter_errors_total{job="k",instance="i",route="routes[0]"}`: "0x10 1x50"},
@@ -467,8 +423,7 @@ var Alerts = []Alert{
 		Name: "KubecdcClusterUnchecked", Expr: faulty + `{code="ClusterUnchecked"}) > 0`, For: "1h", Severity: Info,
 		Summary: "{{ $labels.instance }} cannot check that the cluster is still the same",
 		Codes:   []condition.Code{condition.ClusterUnchecked},
-		Meaning: "The account may not read the namespace kube-system, and its UID identifies the cluster: another one may answer at the same address.",
-		Look:    []string{"the status page: the line about the cluster"},
+		Meaning: "The account may not read the namespace kube-system, whose UID identifies the cluster.",
 		Series:  map[string]string{seriesOf(condition.ClusterUnchecked, "cluster"): "1x90"},
 	},
 	{
