@@ -26,8 +26,7 @@ type Audit struct {
 	Kafka topic.Config `mapstructure:"kafka"`
 	// Stamps of an admission policy, as a source of authors.
 	Stamps Stamps `mapstructure:"stamps"`
-	// How long to wait for the audit events of all API servers before the only candidate is the author: longer than they
-	// buffer events, 30 s by default.
+	// How long to wait for the audit events of all API servers: longer than they buffer events, 30 s by default.
 	Settle time.Duration `mapstructure:"settle"`
 	// How long a change is kept to wait for its audit event, and an event for its change.
 	Window time.Duration `mapstructure:"window"`
@@ -48,7 +47,7 @@ type Stamps struct {
 	// Name authors by stamps. Policy and binding have to be applied.
 	Enabled bool `mapstructure:"enabled"`
 	// How long policy and binding have to be unchanged before stamps count: more than the --request-timeout of the API
-	// servers, 60 s by default, and the time until all have noticed the policy.
+	// servers, 60 s.
 	Grace time.Duration `mapstructure:"grace"`
 }
 

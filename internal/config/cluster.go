@@ -146,7 +146,7 @@ func validateContextEntries(rep *reporter, at, name string, context *api.Context
 type State struct {
 	// A sink of kafka or nats, in whose bus the state is. Empty: no state.
 	Sink string `mapstructure:"sink"`
-	// Kafka topic or NATS stream of the state, of this exporter and its standbys alone. Transactional IDs begin with it.
+	// Kafka topic or NATS stream of the state, of this exporter and its standbys alone.
 	Name string `mapstructure:"name"`
 }
 

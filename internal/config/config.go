@@ -70,15 +70,14 @@ func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
 // Cluster configures the connection to the API server.
 type Cluster struct {
-	// Name of the cluster in each change, ID and key; without "/". Empty: the UID of the kube-system namespace. Journal and
-	// state are bound to it: an edit is refused.
+	// Name of the cluster in changes, IDs and keys, without "/". Empty: the UID of kube-system. Journal and state are bound
+	// to it.
 	Name string `mapstructure:"name"`
 	// A kubeconfig file. Empty: $KUBECONFIG, else ~/.kube/config, else the service account of the Pod.
 	Kubeconfig string `mapstructure:"kubeconfig"`
 	// Context within the kubeconfig. Empty: its current context.
 	Context string `mapstructure:"context"`
-	// What happens when another cluster answers than the one that the journal was filled from: fail ends the exporter;
-	// fresh begins again, with a gap for every resource.
+	// What happens when another cluster answers: fail ends the exporter; fresh begins again, with a gap for every resource.
 	OnReplaced string `mapstructure:"onReplaced"`
 }
 
@@ -101,11 +100,9 @@ type Resource struct {
 
 // Redaction configures the redaction of all rules.
 type Redaction struct {
-	// Key of the hashes of redact: hmac, at least 16 bytes, from a file or a variable. Its holder can test guesses; another
-	// key changes all hashes.
+	// Key of the hashes of redact: hmac, at least 16 bytes, from a file or a variable.
 	Key string `mapstructure:"key"`
-	// Whether the types of a rule wait while one of its redactPaths is not known to match, which is only reported
-	// otherwise. See docs/shaping.md.
+	// Whether the types of a rule wait while one of its redactPaths is not known to match. See docs/shaping.md.
 	Strict bool `mapstructure:"strict"`
 }
 
@@ -113,18 +110,16 @@ type Redaction struct {
 type Sink struct {
 	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-".
 	Name string `mapstructure:"name"`
-	// Where an added sink begins: snapshot (all existing objects, between live changes), journal (the changes that it still
-	// holds) or now. With now it gets no first list either. See docs/reload.md.
+	// Where an added sink begins: snapshot (all existing objects), journal (the changes that it still holds) or now,
+	// without a first list. See docs/reload.md.
 	Start string `json:",omitempty" mapstructure:"start"`
-	// Encoding of changes: json, cloudevents (attributes in headers), cloudevents-structured, debezium (stores states in
-	// every rule) or upsert (the object, or no value once it is deleted). stdout takes json and cloudevents-structured, a
-	// webhook the cloudevents formats.
+	// Encoding of changes: json, cloudevents, cloudevents-structured, debezium (stores states in every rule) or upsert.
+	// stdout takes json and cloudevents-structured, a webhook the cloudevents formats.
 	Format string `mapstructure:"format"`
-	// What happens to a change that is too large: reduce leaves out parts and lists them; deadLetter keeps all of it as a
-	// dead letter.
+	// What happens to a change that is too large: reduce leaves out parts and lists them; deadLetter keeps it whole.
 	OnOversize string `mapstructure:"onOversize"`
-	// How often a record marks up to which version each resource is complete: at least 1s; 0s: never. Not for Kafka topics
-	// with {namespace}, {name} or {type}. See docs/watermarks.md.
+	// How often a record marks up to which version each resource is complete, at least 1s; 0s: never. See
+	// docs/watermarks.md.
 	Watermarks time.Duration `json:",omitempty" mapstructure:"watermarks"`
 	// Apache Kafka and compatible brokers.
 	Kafka *kafka.Config `mapstructure:"kafka"`
@@ -169,20 +164,16 @@ func (s Sink) LogValue() slog.Value { return slog.StringValue(s.String()) }
 type Journal struct {
 	// Directory of the journal, created if absent, for one process at a time.
 	Dir string `mapstructure:"dir"`
-	// Bound of the journal on disk, with known objects, last states and dead letters. At the bound the API server is not
-	// read, and the exporter is not ready.
+	// Bound of the journal on disk. At the bound the API server is not read, and the exporter is not ready.
 	MaxBytes Bytes `mapstructure:"maxBytes"`
-	// Bound of the dead letters, at most half of maxBytes. At the bound a rejected change blocks its lane, and the exporter
-	// is not ready.
+	// Bound of the dead letters, at most half of maxBytes. At the bound a rejected change blocks its lane.
 	MaxDeadLetters Bytes `mapstructure:"maxDeadLetters"`
-	// Disk space that stays free for acknowledgements, at most a quarter of the disk: below it the API server is not read.
-	// 0: none.
+	// Disk space that stays free for acknowledgements: below it the API server is not read. 0: none.
 	Reserve Bytes `mapstructure:"reserve"`
-	// How long delivered changes are kept, to send again what a destination lost. They go early when half of maxBytes is
-	// used, or disk space falls to reserve. 0s: not at all.
+	// How long delivered changes are kept, to send again what a destination lost; shorter when half of maxBytes is used.
+	// 0s: not at all.
 	Keep time.Duration `mapstructure:"keep"`
-	// When writes are synced: always (before anything is sent) or interval (every few milliseconds; after a power loss the
-	// last ones are watched again).
+	// When writes are synced: always (before anything is sent) or interval (every few milliseconds).
 	Sync string `mapstructure:"sync"`
 }
 
@@ -202,8 +193,8 @@ type Delivery struct {
 
 // Rejections bounds the dead letters of a destination that rejects everything.
 type Rejections struct {
-	// A destination that accepted nothing for so long, or nothing yet, makes at most 20 dead letters, any other 100 in a
-	// row; then changes wait. 0: every rejected change becomes a dead letter.
+	// A destination that accepted nothing for so long makes at most 20 dead letters, any other 100 in a row; then changes
+	// wait. 0: every rejected change is one.
 	Suspect time.Duration `mapstructure:"suspect"`
 }
 
@@ -225,8 +216,7 @@ type Rate struct {
 
 // Admin configures the HTTP server.
 type Admin struct {
-	// Address, host:port, of metrics, health and status page, without authentication: keep it on loopback or inside the
-	// cluster. Port 0: a free one. Empty: no server.
+	// Address, host:port, of metrics, health and status page, without authentication. Port 0: a free one. Empty: no server.
 	Listen string `mapstructure:"listen"`
 	// Signals over this server, for holders of a token. Off without a token. See docs/signals.md.
 	Signals AdminSignals `mapstructure:"signals"`

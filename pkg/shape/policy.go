@@ -18,9 +18,8 @@ const beforeFull = "full"
 
 // Policy configures how the changes of one rule's resources are shaped. A zero value means the default.
 type Policy struct {
-	// How secret values are redacted: mask ("***"), drop, hmac (a keyed hash, which shows changes; needs redaction.key) or
-	// none (only where select lists secrets by name). They are those of Secrets that are not known to be harmless, and
-	// those at redactPaths.
+	// How secret values are redacted: mask ("***"), drop, hmac (a keyed hash; needs redaction.key) or none (only where
+	// select lists secrets by name).
 	Redact string `mapstructure:"redact"`
 	// Additional secret values: paths such as spec.containers[*].env[*].value. See docs/shaping.md.
 	RedactPaths []string `mapstructure:"redactPaths"`
@@ -28,11 +27,10 @@ type Policy struct {
 	HMAC HashOptions `mapstructure:"hmac"`
 	// Labels and annotations of Secrets that are shown.
 	SecretMetadata SecretMetadata `mapstructure:"secretMetadata"`
-	// Whether updates carry the state before them: none or full, which stores the last state of every object in the
-	// journal. A sink with format: debezium turns it on for all rules.
+	// Whether updates carry the state before them: none or full, which stores the last state of every object. A sink with
+	// format: debezium turns it on everywhere.
 	Before string `mapstructure:"before"`
-	// How updates list their differences: none, paths (JSON Pointers) or values (path, from and to). The latter two store
-	// states. See docs/events-reference.md.
+	// How updates list their differences: none, paths or values (path, from and to). The latter two store states.
 	Changed string `mapstructure:"changed"`
 	// Updates are emitted only if a value at these paths changed.
 	OnlyIfChanged []string `mapstructure:"onlyIfChanged"`

@@ -280,8 +280,8 @@ const (
 
 // HashOptions configures the hashes of redact: hmac.
 type HashOptions struct {
-	// Which equal values have equal hashes: object (those at one path of one object) or global (all). With global, a writer
-	// who reads the stream can test guesses of any value.
+	// Which equal values have equal hashes: object (those at one path of one object) or global (all; a writer who reads the
+	// stream can test guesses).
 	Scope string `mapstructure:"scope"`
 }
 

@@ -145,7 +145,7 @@ func TestEveryAlertNamedExists(t *testing.T) {
 var (
 	fileName = regexp.MustCompile(`\.(go|md|yaml|json)$`)
 	section  = regexp.MustCompile("^#+ `(.*)`$")
-	row      = regexp.MustCompile("^\\| `([A-Za-z]+)` \\|")
+	row      = regexp.MustCompile("^\\| `([A-Za-z.[\\]]+)` \\|")
 	key      = regexp.MustCompile(
 		`^(?:cluster|redaction|journal|delivery|audit|admin|log|kafka|nats|webhook)(?:\.[A-Za-z]+)+\b`)
 )
@@ -159,7 +159,7 @@ func TestEveryKeyNamedExists(t *testing.T) {
 		if m := section.FindStringSubmatch(l.Text); m != nil {
 			at = strings.TrimPrefix(strings.ReplaceAll(m[1], "[]", ""), "sinks.")
 		} else if m := row.FindStringSubmatch(l.Text); m != nil {
-			known[at+"."+m[1]] = true
+			known[at+"."+strings.ReplaceAll(m[1], "[]", "")] = true
 		}
 	}
 	if len(known) == 0 {

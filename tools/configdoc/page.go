@@ -29,7 +29,7 @@ type page struct {
 
 func (p page) writeSection(keys []key, level int) {
 	for _, k := range keys {
-		if k.children == nil {
+		if k.children == nil || level > 2 && k.isShort() {
 			continue
 		}
 		table := p.renderTable(k.children)
@@ -41,12 +41,20 @@ func (p page) writeSection(keys []key, level int) {
 	}
 }
 
+// isShort reports whether the keys of a mapping stand in the table of the mapping around it.
+func (k key) isShort() bool { return len(k.children) <= 4 }
+
 func (p page) renderTable(keys []key) string {
+	return "\n| key | value | meaning |\n|---|---|---|\n" + p.renderRows(keys, "")
+}
+
+func (p page) renderRows(keys []key, above string) string {
 	var b strings.Builder
-	b.WriteString("\n| key | value | meaning |\n|---|---|---|\n")
 	for _, k := range keys {
-		value, meaning := k.kind, statedDefaultSentence.ReplaceAllString(k.doc, "")
+		value, meaning, below := k.kind, statedDefaultSentence.ReplaceAllString(k.doc, ""), ""
 		switch {
+		case k.children != nil && k.isShort():
+			below = p.renderRows(k.children, above+k.path[strings.LastIndex(k.path, k.name):]+".")
 		case k.children != nil:
 			table := p.renderTable(k.children)
 			if p.sections[table] == "" {
@@ -56,7 +64,7 @@ func (p page) renderTable(keys []key) string {
 		case k.value != "" && k.value != "false" && !isZeroValue(k.value):
 			value += ", `" + k.value + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", k.name, value, escapeCell(meaning))
+		fmt.Fprintf(&b, "| `%s%s` | %s | %s |\n%s", above, k.name, value, escapeCell(meaning), below)
 	}
 	return b.String()
 }

@@ -26,25 +26,21 @@ import (
 type Config struct {
 	// Brokers are the bootstrap addresses, "host:port"; the other brokers are discovered from any of them.
 	Brokers []string `mapstructure:"brokers"`
-	// Topic is a template, without {type}. Bytes that Kafka does not allow in a name are written as "_" and two hexadecimal
-	// digits. See docs/kafka.md.
+	// Topic is a template, without {type}. See docs/kafka.md.
 	Topic string `mapstructure:"topic"`
 	// CreateTopics creates topics that do not exist.
 	CreateTopics CreateTopics `mapstructure:"createTopics"`
-	// CheckTopics looks for settings of topics that lose records or refuse large ones, at first use and every minute: warn
-	// (default), require (changes of the topic wait until it is corrected) or off. It needs DESCRIBE_CONFIGS.
+	// CheckTopics looks for settings of topics that lose records or refuse large ones: warn (default), require (their
+	// changes wait) or off. It needs DESCRIBE_CONFIGS.
 	CheckTopics string `mapstructure:"checkTopics"`
-	// Idempotence numbers the records of every partition, so that brokers drop copies. Default true. false is for brokers
-	// without producer IDs: one batch at a time, of which the last may be repeated, and late.
+	// Idempotence numbers records, so that brokers drop copies. Default true. false is for brokers without producer IDs,
+	// and may repeat a batch.
 	Idempotence *bool `mapstructure:"idempotence"`
-	// Compression of batches: zstd, lz4, snappy, gzip or none. Default: zstd, and where a broker refuses that, lz4, gzip or
-	// none.
+	// Compression of batches: zstd, lz4, snappy, gzip or none. Default: zstd, or what a broker takes.
 	Compression string `mapstructure:"compression"`
-	// Tombstones writes a record without a value after each delete in the format debezium, so that a compacted topic drops
-	// the object.
+	// Tombstones writes a record without a value after each delete in the format debezium.
 	Tombstones bool `mapstructure:"tombstones"`
-	// Repair deletes rows that a snapshot lacks, at its end. It needs the format upsert, or debezium with tombstones, and a
-	// topic without {namespace} and {name}. Default false.
+	// Repair deletes rows that a snapshot lacks, in the format upsert, or debezium with tombstones. Default false.
 	Repair bool `mapstructure:"repair"`
 	// ClientID identifies the exporter in the logs and quotas of the brokers. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`

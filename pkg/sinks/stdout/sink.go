@@ -351,8 +351,8 @@ func (s *Sink) Close(ctx context.Context) error {
 
 // Config is the destination of the lines.
 type Config struct {
-	// Path is a file to append to, empty: standard output. A new one has mode 0600; one that holds anything but changes is
-	// refused. It may be renamed, deleted or truncated. A line that a crash left torn is truncated at the next start.
+	// Path is a file to append to, empty: standard output. One that holds anything but changes is refused; it may be
+	// renamed, deleted or truncated.
 	Path string `mapstructure:"path"`
 }
 

@@ -42,8 +42,7 @@ type SASL struct {
 	OAuth OAuth `mapstructure:"oauth"`
 	// AllowCleartextCredentials permits plain and oauthbearer without TLS, and a tokenURL without https.
 	AllowCleartextCredentials bool `mapstructure:"allowCleartextCredentials"`
-	// Region of the cluster, for aws-msk-iam; empty: AWS_REGION. Credentials are those of the environment: an access key, a
-	// role, or EKS Pod Identity.
+	// Region of the cluster, for aws-msk-iam; empty: AWS_REGION. Credentials are those of the environment.
 	Region string `mapstructure:"region"`
 }
 
