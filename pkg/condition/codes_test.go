@@ -91,12 +91,18 @@ and as a label of ` + "`kubecdc_condition`" + `, with its newest cause, which ma
 *not ready*, the exporter stays ready; an *event* is only logged. [troubleshooting.md](troubleshooting.md) leads from symptoms to
 codes, [alerts.md](alerts.md) has the alerts.
 
-| code | what is wrong, *and its effect* | remedy |
+| code | what is wrong, *and its effect* (or that of the row above) | remedy |
 |---|---|---|
 `)
+	before := ""
 	for _, k := range condition.Kinds() {
+		effect := " *" + k.Effect + "*"
+		if k.Effect == before {
+			effect = ""
+		}
+		before = k.Effect
 		severity := map[condition.Severity]string{condition.OK: " *event*", condition.NotReady: " *not ready*"}[k.Severity]
-		fmt.Fprintf(&b, "| <a id=%q></a>`%s`%s | %s. *%s* | %s |\n", strings.ToLower(string(k.Code)), k.Code, severity, k.Message, k.Effect, k.Remedy)
+		fmt.Fprintf(&b, "| <a id=%q></a>`%s`%s | %s.%s | %s |\n", strings.ToLower(string(k.Code)), k.Code, severity, k.Message, effect, k.Remedy)
 	}
 	return b.String()
 }
