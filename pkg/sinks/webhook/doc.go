@@ -1,5 +1,5 @@
 // Package webhook posts changes as CloudEvents over HTTP to one URL. It depends on the contract of package sinks only, and
-// docs/writing-a-sink.md uses it as the example.
+// pkg/sinks/WRITING.md uses it as the example.
 //
 // # Requests
 //
