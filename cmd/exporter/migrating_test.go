@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTheConfigurationsForMigratingAreValid holds docs/migrating.md to the files that it shows, and the files to what
-// validate says. Their first line is for editors and not on the page.
+// TestTheConfigurationsForMigratingAreValid holds docs/migrating.md to the files that it links, and the files to what validate
+// says.
 func TestTheConfigurationsForMigratingAreValid(t *testing.T) {
 	t.Setenv("KUBECONFIG", "none") // not that of the user that runs the test
 	page := textOf(t, "../../docs/migrating.md")
@@ -19,12 +19,9 @@ func TestTheConfigurationsForMigratingAreValid(t *testing.T) {
 		if code, _, stderr := try(t, "validate", "--config", file); code != 0 || stderr != "" {
 			t.Errorf("%s: exit %d: %s", file, code, stderr)
 		}
-		schema, rest, _ := strings.Cut(textOf(t, file), "\n")
+		schema, _, _ := strings.Cut(textOf(t, file), "\n")
 		if schema != "# yaml-language-server: $schema=../../docs/schema/config.schema.json" {
 			t.Errorf("%s begins with %q", file, schema)
-		}
-		if !strings.Contains(page, "```yaml\n"+rest+"```\n") {
-			t.Errorf("%s is not on the page as it is", file)
 		}
 		if link := "(../configs/migrating/" + filepath.Base(file) + ")"; strings.Count(page, link) != 1 {
 			t.Errorf("the page does not link %s once", link)

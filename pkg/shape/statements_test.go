@@ -67,7 +67,7 @@ var statements = map[string]map[string]string{
 		"KEY is 8 hexadecimal digits": "statements_test.go TestAHashHasTheDocumentedForm; redact_test.go TestWithScopeGlobalEqualValuesHaveEqualHashes",
 		"| `object` (default)":        "redact_test.go TestAHashIsBoundToItsObjectAndItsPlace",
 		"| `global` |":                "redact_test.go TestWithScopeGlobalEqualValuesHaveEqualHashes",
-		"With `global` a consumer":    advice,
+		"With `global` **a user":      advice,
 	},
 	"Copies in annotations": {
 		"An annotation with any other name": "copy_search_test.go TestCopiesInAnnotationsOfAnyNameAreRedacted",
