@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTheConfigurationsForMigratingAreValid holds docs/migrating.md to the files that it links, and the files to what validate
-// says.
+// TestTheConfigurationsForMigratingAreValid holds docs/migrating.md to the files that it links, and the files to what
+// validate says.
 func TestTheConfigurationsForMigratingAreValid(t *testing.T) {
 	t.Setenv("KUBECONFIG", "none") // not that of the user that runs the test
 	page := textOf(t, "../../docs/migrating.md")

@@ -153,7 +153,7 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcDestinationLostChanges", Expr: `increase(kubecdc_sink_losses_total[15m]) > 0`, Severity: Critical,
 		Summary: "The destination of {{ $labels.sink }} has lost changes that it had acknowledged",
-		Meaning: "A stream or topic was deleted, purged or restored while the exporter ran. What the journal still holds was sent again.",
+		Meaning: "A stream or topic was deleted, purged or restored while the exporter ran. The part that the journal still holds was sent again.",
 		Look:    []string{"the log: \"the destination lost changes that it had accepted\", with the offsets; an error is logged if some are no longer in the journal", "the retention and the replication of the stream or topic"},
 		Do:      []string{"find the cause of the deletion; consumers of that stream rebuild their state from a resync"},
 		Series:  map[string]string{`kubecdc_sink_losses_total{job="k",instance="i",sink="bus"}`: "0x10 1x50"},
@@ -169,7 +169,7 @@ var Alerts = []Alert{
 		Name: "KubecdcJournalRecovered", Expr: recovered, Severity: Warning,
 		Summary: "{{ $labels.instance }} found its journal broken and started a new one",
 		Codes:   []condition.Code{condition.JournalRecovered},
-		Meaning: "Stored bytes were not what was written. What could be read is carried over; a `gap` follows. The condition has the numbers. The next restart ends the alert.",
+		Meaning: "Stored bytes were not what was written. All that could be read is carried over; a `gap` follows. The condition has the numbers. The next restart ends the alert.",
 		Series:  map[string]string{seriesOf(condition.JournalRecovered, "journal"): "1x60"},
 	},
 	{
@@ -224,7 +224,7 @@ var Alerts = []Alert{
 		Meaning: "Consumers do not learn that they are complete: the newest watermark that every lane has is ten minutes old. Changes may arrive all the same.",
 		Look: []string{"`kubecdc_resource_last_event_timestamp_seconds` of the resource: without bookmarks, as of some aggregated APIs, the position moves with changes only",
 			"`kubecdc_sink_passed_total` and `kubecdc_sink_dead_letters_total` of the sink: is the record routed elsewhere, or rejected?", "the log, for the resource"},
-		Do:     []string{"silence this alert for a resource whose API server sends no bookmarks"},
+		Do:     []string{"silence this alert for a resource without bookmarks"},
 		Series: map[string]string{`kubecdc_sink_watermark_timestamp_seconds{job="k",instance="i",sink="bus",resource="pods"}`: "0x60"},
 	},
 	{
@@ -423,7 +423,7 @@ var Alerts = []Alert{
 		Name: "KubecdcClusterUnchecked", Expr: faulty + `{code="ClusterUnchecked"}) > 0`, For: "1h", Severity: Info,
 		Summary: "{{ $labels.instance }} cannot check that the cluster is still the same",
 		Codes:   []condition.Code{condition.ClusterUnchecked},
-		Meaning: "The account may not read the namespace kube-system, whose UID identifies the cluster.",
+		Meaning: "The account may not read the namespace kube-system: its UID identifies the cluster.",
 		Series:  map[string]string{seriesOf(condition.ClusterUnchecked, "cluster"): "1x90"},
 	},
 	{

@@ -144,7 +144,7 @@ func validateContextEntries(rep *reporter, at, name string, context *api.Context
 
 // State configures the replicated state.
 type State struct {
-	// A sink of kafka or nats, in whose bus the state is. Empty: no state.
+	// A sink of kafka or nats, with the state in its bus. Empty: no state.
 	Sink string `mapstructure:"sink"`
 	// Kafka topic or NATS stream of the state, of this exporter and its standbys alone.
 	Name string `mapstructure:"name"`

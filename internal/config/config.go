@@ -20,7 +20,7 @@ type Config struct {
 	Cluster Cluster `mapstructure:"cluster"`
 	// The rules that select resources, at least one. The first rule that selects a resource applies to it.
 	Resources []Resource `mapstructure:"resources"`
-	// What holds for the redaction of all rules.
+	// Redaction of all rules.
 	Redaction Redaction `mapstructure:"redaction"`
 	// The destinations, at least one. Each gets every change, unless routes exclude it, and none blocks another.
 	Sinks []Sink `mapstructure:"sinks"`

@@ -9,6 +9,5 @@
 //	   │            │ settled by all
 //	   └──────▶ Writer.Run ─▶ sinks.StateStore     known objects; a checkpoint every 200 ms: positions, lane progress
 //
-// DESIGN.md describes the parts and their invariants, internal/state/FORMAT.md the stored format, and docs/high-availability.md
-// the use.
+// DESIGN.md describes the parts and their invariants, FORMAT.md the stored format, and docs/high-availability.md the use.
 package state

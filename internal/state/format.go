@@ -16,8 +16,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Version is the version of the format that internal/state/FORMAT.md specifies. It is raised by a change that an older exporter
-// would misread.
+// Version is the version of the format that FORMAT.md specifies. It is raised by a change that an older exporter would
+// misread.
 const Version = 1
 
 // First bytes of the keys.

@@ -14,8 +14,8 @@ import (
 const ContentTypeJSON = "application/json"
 
 // AppendJSON appends c in the native format to b and returns the extended slice: one JSON object without a newline outside
-// the bodies. The members and their order are a contract (docs/events-reference.md). It allocates only if b is too small. Before,
-// After and Changed must be valid JSON; they are copied unchanged.
+// the bodies. The members and their order are a contract (docs/events-reference.md). It allocates only if b is too small.
+// Before, After and Changed must be valid JSON; they are copied unchanged.
 func AppendJSON(b []byte, c *event.Change) []byte {
 	b = appendUnclosedFacts(b, c)
 	b = appendBody(b, `,"changed":`, c.Changed)

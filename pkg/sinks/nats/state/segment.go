@@ -11,8 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// A segment is a message with entries in the order of writing; internal/state/FORMAT.md specifies it. Its payload is a byte for the
-// encoding, and what [sinks.AppendEntries] has made of the entries.
+// A segment is a message with entries in the order of writing; internal/state/FORMAT.md specifies it. Its payload is a
+// byte for the encoding, and what [sinks.AppendEntries] has made of the entries.
 const (
 	headerState     = "Kubecdc-State" // CLAIM NUMBER: the claim of the writer, and the number of the segment
 	encodingPlain   = 0
