@@ -201,3 +201,35 @@ func TestADeleteOfWhatWasEmittedPassesTheFilter(t *testing.T) {
 		}
 	}
 }
+
+// TestAnObjectThatOnlyAFormerFilterLeftOutIsNotDeleted: an object that a filter had left out is gone, or another one has its
+// name, when the list of the next rules is read. No destination has it, so none learns of its end, unless deletes of what
+// was not emitted are what the filter selects.
+func TestAnObjectThatOnlyAFormerFilterLeftOutIsNotDeleted(t *testing.T) {
+	for filter, want := range map[string][]string{
+		"":                         {"added new"},
+		`object.spec == 2`:         {"added new"},
+		`object.spec == 3`:         nil,
+		`change.type == "deleted"`: {"deleted old"},
+		`change.type == "deleted" || object.spec == 3`: {"deleted old"},
+	} {
+		s := newScene(t, Policy{Filter: `object.spec == 1`, Before: "full"})
+		old := updatedTo(deployment, `{"spec":2}`)
+		old.Type, old.Previous, old.UID = event.Added, "", "old"
+		if emitted := s.shapeChanges(old); len(emitted) > 0 {
+			t.Fatalf("the former filter has emitted %v", emitted)
+		}
+		s.restartWith(Policy{Filter: filter, Before: "full"}, oneKey)
+		deleted, added := *old, *old
+		deleted.Type, deleted.After, deleted.Coalesced, deleted.FinalStateUnknown, deleted.Pass = event.Deleted, nil, true, true, "new"
+		deleted.Before = old.After
+		added.UID, added.Coalesced = "new", true
+		var got []string
+		for _, emitted := range s.shapeChanges(&deleted, &added) {
+			got = append(got, string(emitted.Type)+" "+emitted.UID)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: emitted %q, want %q", filter, got, want)
+		}
+	}
+}

@@ -251,7 +251,8 @@ func (r *rule) isEmitted(c *event.Change, last []byte, emitted bool) bool {
 	switch {
 	case compared && matches:
 		return !emitted
-	case c.Type == event.Deleted && (c.Previous != "" || c.FinalStateUnknown) && !emitted && (err != nil || c.Left): // no destination has it
+	case c.Type == event.Deleted && !emitted && (c.Previous != "" || c.FinalStateUnknown) &&
+		(err != nil || c.Left || c.Pass != "" && r.matchesState(c)): // no destination has it, because of another filter
 		return false
 	case c.Type == event.Updated && c.Pass != "" && !emitted && matches:
 		c.Type, c.Class = event.Added, ""
@@ -271,10 +272,18 @@ func (r *rule) isEmitted(c *event.Change, last []byte, emitted bool) bool {
 
 // excludesState reports whether the filter leaves out an object because of its state, and not for how it has changed.
 func (r *rule) excludesState(c *event.Change) bool {
+	return r.filter.SelectsObjects() && !r.matchesState(c)
+}
+
+// matchesState reports whether the filter would emit an object as added in the state that a change shows.
+func (r *rule) matchesState(c *event.Change) bool {
 	state := *c
-	state.Type, state.Class, state.Actor = event.Added, "", nil
+	if state.Class, state.Actor = "", nil; c.Type == event.Deleted {
+		state.After, state.Before = c.Before, nil
+	}
+	state.Type = event.Added
 	matches, _ := r.matchesFilter(&state, nil)
-	return r.filter.SelectsObjects() && !matches
+	return matches
 }
 
 // withholdChange removes everything except the identity from a change, and counts it.
