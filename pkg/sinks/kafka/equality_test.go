@@ -333,6 +333,19 @@ func (r *topicRun) awaitNoticed() {
 	})
 }
 
+// failOverWhileGone lets another process take over while the topic does not exist, which is then created with other
+// partitions.
+func (r *topicRun) failOverWhileGone() {
+	r.Helper()
+	r.readToEnd()
+	deleteTopic(r, r.broker.Brokers(), r.topic)
+	r.active = r.open()
+	r.takeOver(r.active)
+	r.partitions = 1 + r.random.IntN(4)
+	createTopicWhenDeleted(r.T, r.broker.Brokers(), r.topic, r.partitions)
+	r.publishMore()
+}
+
 // failOver lets another process take over while messages are under way.
 func (r *topicRun) failOver() {
 	r.Helper()
@@ -453,8 +466,9 @@ func (r *topicRun) readToEnd() {
 
 // TestTopicsByNameEqualTopicsByID has the same faults happen to a deployment that names topics by ID in what it publishes
 // (Produce 13, Kafka 4.1), and to one that names them by name, as older brokers need it: topics that grow and are recreated
-// with more or fewer partitions, processes that take over, late batches of replaced ones, and a broker that is killed, each
-// while messages are under way. Both deliver the same versions of each object in the same order, each of them once.
+// with more or fewer partitions, processes that take over, also while there is no topic, late batches of replaced ones, and
+// a broker that is killed, each while messages are under way. Both deliver the same versions of each object in the same
+// order, each of them once. FULL_SIZE makes it long.
 func TestTopicsByNameEqualTopicsByID(t *testing.T) {
 	t.Parallel()
 	rounds := 1
@@ -469,7 +483,7 @@ func TestTopicsByNameEqualTopicsByID(t *testing.T) {
 		r := newTopicRun(t, b, byName, seed)
 		faults := map[string]func(){
 			"grow": r.grow, "remake": r.remakeAndNotice, "fail over": r.failOver, "fail over and remake": r.failOverAndRemake,
-			"kill": r.kill,
+			"fail over while it is gone": r.failOverWhileGone, "kill": r.kill,
 		}
 		for range rounds {
 			names := slices.Sorted(maps.Keys(faults))
