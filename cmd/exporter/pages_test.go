@@ -60,7 +60,7 @@ func TestConfigurationsOfThePagesAreAccepted(t *testing.T) {
 			}
 		}
 	}
-	if loaded < 20 {
+	if loaded < 15 {
 		t.Errorf("%d blocks are found", loaded)
 	}
 }
