@@ -30,10 +30,10 @@ type Sink interface {
 	// Publish delivers a batch of one lane, in order. n is how many messages, counted from the first, the destination has
 	// durably accepted; err is about batch[n].
 	//
-	// A nil error with 0 < n < len(batch) means that the sink has the rest in flight: it returned early so that the caller can
-	// add messages to the batch. The next call for that lane starts with the same messages from n on or, after a
-	// *RejectedError, from n+1 on. After one with TooLarge it may start with n again: a truncated change with the same offset
-	// and ID.
+	// A nil error with 0 < n < len(batch) means that the next call goes on with the rest: the sink returned early so that the
+	// caller can add messages to the batch, or knows what was accepted of a batch that takes seconds. (A sink of which it knows
+	// nothing for ten seconds counts as silent.) That call starts with the same messages from n on or, after a *RejectedError,
+	// from n+1 on. After one with TooLarge it may start with n again: a truncated change with the same offset and ID.
 	//
 	// Calls are concurrent for different lanes, but never for one lane. Publish keeps no reference to batch or its changes
 	// after it returns. It returns soon after ctx ends: messages in flight may or may not have been accepted then, and are

@@ -34,6 +34,7 @@ type Sink struct {
 	slots     map[sinks.Lane]chan struct{} // of capacity 1; full while a request of the lane is in flight
 
 	bodyTimeout     time.Duration
+	returnAfter     time.Duration
 	connectionsLost atomic.Bool // the last response did not end, so that its connection was closed
 
 	lifetime       context.Context // ends with Close
@@ -54,7 +55,7 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 	}
 	cfg.SetDefaults()
 	s := &Sink{cfg: cfg, format: f, client: newClient(cfg), bodyTimeout: bodyTimeout,
-		slots: make(map[sinks.Lane]chan struct{}, cfg.Lanes)}
+		returnAfter: returnAfter, slots: make(map[sinks.Lane]chan struct{}, cfg.Lanes)}
 	s.lifetime, s.cancelRequests = context.WithCancel(context.Background())
 	for i := range cfg.Lanes {
 		name := sinks.Lane(fmt.Sprintf("%d/%d", i, cfg.Lanes))
@@ -79,6 +80,10 @@ func (s *Sink) AllLanes(*event.Change, *sinks.Template) ([]sinks.Lane, error) {
 // StandsForSeveral implements [sinks.LaneLister].
 func (*Sink) StandsForSeveral(sinks.Lane) bool { return false }
 
+// returnAfter is how long Publish posts before it returns with what was accepted: a receiver that needs seconds for each of
+// many requests is slow, and not silent.
+const returnAfter = time.Second
+
 // Publish implements [sinks.Sink]. It posts one request after the other. A batch that is rejected is posted in halves, until
 // the event that is the cause stands alone. // I3
 func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
@@ -86,8 +91,8 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	if !known {
 		return 0, fmt.Errorf("lane %q is not one of this sink, which has %d lanes", lane, len(s.laneNames))
 	}
-	done, limit := 0, s.cfg.Batch
-	for done < len(batch) {
+	done, limit, start := 0, s.cfg.Batch, time.Now()
+	for done < len(batch) && (done == 0 || time.Since(start) < s.returnAfter) {
 		if err := ctx.Err(); err != nil {
 			return done, err
 		}

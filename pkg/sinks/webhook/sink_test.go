@@ -44,6 +44,7 @@ func newTestSink(t testing.TB, cfg Config, f format.Format) *Sink {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.returnAfter = testTimeout // a machine may stand still
 	return s
 }
 
@@ -204,6 +205,20 @@ func TestOnlyTheOffendingEventOfABatchIsRejected(t *testing.T) {
 	}
 	if got := len(r.deliveredEvents(t)); got != 4 {
 		t.Errorf("%d events arrived, want 4", got)
+	}
+}
+
+// TestWhatASlowReceiverTakesIsReportedAsItComes: the caller learns of each request that took long, not of all at the end.
+func TestWhatASlowReceiverTakesIsReportedAsItComes(t *testing.T) {
+	r := startReceiver(t, nil)
+	s := newBinarySink(t, Config{URL: r.http.URL})
+	s.returnAfter = 0 // every request takes long
+	changes := []*event.Change{newPod("web", 1), newPod("web", 2), newPod("web", 3)}
+	for i := range changes {
+		n, err := publishChanges(t, s, changes[i:]...)
+		if requests := int(r.requests.Load()); n != 1 || err != nil || requests != i+1 {
+			t.Fatalf("got %d, %v, after %d requests; want 1 after %d", n, err, requests, i+1)
+		}
 	}
 }
 

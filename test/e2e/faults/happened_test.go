@@ -119,15 +119,16 @@ func (r *replacingResponse) Write(p []byte) (int, error) {
 // Unwrap lets a response controller flush.
 func (r *replacingResponse) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// webhookSlow has a receiver that takes seconds for each change, and gets many.
+// webhookSlow has a receiver that takes one change after the other, each a second long, and gets more than it takes while the
+// test lasts.
 func (c *fixture) webhookSlow() {
-	const takes, changes = 5 * time.Second, 1000
+	const takes, changes = time.Second, 1000
 	server := c.receiver(func(string) int {
 		time.Sleep(takes)
 		return http.StatusNoContent
 	})
 	server.Start()
-	c.sink("webhook", mapping{"url": server.URL, "timeout": "1m"}, cloudEvents)
+	c.sink("webhook", mapping{"url": server.URL, "timeout": "1m", "lanes": 1}, cloudEvents)
 	c.start()
 	for i := range changes {
 		c.create(workload.ConfigMaps, fmt.Sprintf("slow-%d", i))
