@@ -82,15 +82,15 @@ var derivedMetrics = []metric{
 	}},
 	{"kubecdc_condition", "What is wrong: how many parts of the component, such as resources or lanes, it concerns. No series while nothing is; docs/conditions.md has the codes.",
 		[]string{"code", "component", "severity"}, func(s Snapshot, emit emit) {
-			for labels, parts := range bySeries(s, func(parts int, c condition.Status) int { return parts + max(1, len(c.Members)) }) {
-				emit(parts, labels[:]...)
+			for _, c := range condition.Summarize(s.Conditions) {
+				emit(max(1, len(c.Members)), string(c.Code), c.Component, c.Severity.String())
 			}
 		}},
 	{"kubecdc_condition_deadline_timestamp_seconds", "When history begins to get lost unless the condition ends; the time is estimated. No series without such a condition.",
 		[]string{"code", "component", "severity"}, func(s Snapshot, emit emit) {
-			for labels, at := range bySeries(s, func(at time.Time, c condition.Status) time.Time { return condition.Earlier(at, c.Deadline) }) {
-				if !at.IsZero() {
-					emit(at, labels[:]...)
+			for _, c := range condition.Summarize(s.Conditions) {
+				if !c.Deadline.IsZero() {
+					emit(c.Deadline, string(c.Code), c.Component, c.Severity.String())
 				}
 			}
 		}},
@@ -130,16 +130,6 @@ var derivedMetrics = []metric{
 				}
 			}
 		}},
-}
-
-// bySeries merges what is wrong by the labels of the series, which do not have the cause.
-func bySeries[T any](s Snapshot, merge func(T, condition.Status) T) map[[3]string]T {
-	all := map[[3]string]T{}
-	for _, c := range condition.Summarize(s.Conditions) {
-		labels := [...]string{string(c.Code), c.Component, c.Severity.String()}
-		all[labels] = merge(all[labels], c)
-	}
-	return all
 }
 
 // collector makes metrics of one snapshot per scrape.

@@ -95,6 +95,28 @@ func (d *pageData) Unready() bool {
 	return slices.ContainsFunc(d.Resources, func(r ResourceView) bool { return r.NotReady })
 }
 
+// Ends sums the sinks up; Failing counts those that are not well.
+func (d *pageData) Ends() (sum SinkView) {
+	for _, k := range d.Sinks {
+		sum.Rate, sum.Backlog, sum.LagSeconds = sum.Rate+k.Rate, sum.Backlog+k.Backlog, max(sum.LagSeconds, k.LagSeconds)
+		if sum.NotReady = sum.NotReady || k.NotReady; k.Sick {
+			sum.Failing++
+		}
+	}
+	return sum
+}
+
+// problemsShown is how many problems are shown at once.
+const problemsShown = 5
+
+// First are the problems to show at once.
+func (d *pageData) First() []condition.Report {
+	return d.Problems[:min(problemsShown, len(d.Problems))]
+}
+
+// Further are the others.
+func (d *pageData) Further() []condition.Report { return d.Problems[len(d.First()):] }
+
 // Loud are the resources to show at once.
 func (d *pageData) Loud() rows { return rows{d.Now, d.Resources[:d.countProminent()]} }
 

@@ -187,6 +187,13 @@ func (h *health) forgetLane(name sinks.Lane) {
 // laneLabel returns the name of a lane for log and status page. What has no lane becomes dead letters.
 func laneLabel(name sinks.Lane) string { return string(cmp.Or(name, "dead letters")) }
 
+func labelsOf(names []sinks.Lane) (labels []string) {
+	for _, name := range names {
+		labels = append(labels, laneLabel(name))
+	}
+	return labels
+}
+
 // recordPingStart records when a ping begins.
 func (h *health) recordPingStart(now time.Time) {
 	h.mu.Lock()
@@ -247,6 +254,10 @@ func (h *health) currentProblem(s Stats, now time.Time, paused bool) condition.P
 		return condition.Caused(condition.ProgressUnstored, h.storeFailure)
 	case !h.outage.IsZero():
 		p := h.newest.Problem
+		if lanes := h.lanesBy(func(a *attempt) bool { return a.failure.Code == p.Code })[p.Code]; slices.Contains(causesOfLanes, p.Code) && len(lanes) > 0 {
+			p = h.attempts[lanes[0]].failure.Problem
+			p.Cause = condition.Status{Problem: p, Members: labelsOf(lanes), Of: s.Lanes}.CauseText()
+		}
 		p.Severity = condition.NotReady // of a lane alone the same problem may be a warning
 		if s.Lanes > 0 {
 			p.Effect = fmt.Sprintf("no lane delivers, %d of %d wait; %s", len(h.attempts), s.Lanes, condition.SinkFailing.Kind().Effect)
@@ -267,30 +278,36 @@ func (h *health) unanswered() time.Time {
 	return started
 }
 
-// updateLanes derives one condition for each code of the lanes that fail while others deliver. Requires h.mu.
-func (h *health) updateLanes(lanes int, now time.Time) {
-	alone := map[condition.Code][]sinks.Lane{}
+// lanesBy returns the lanes with attempts that count, by the code of their failure; first that which fails for longest.
+// Requires h.mu.
+func (h *health) lanesBy(counts func(*attempt) bool) map[condition.Code][]sinks.Lane {
+	all := map[condition.Code][]sinks.Lane{}
 	for name, a := range h.attempts {
-		if a.alone && now.Sub(a.since) >= outageAfter {
-			alone[a.failure.Code] = append(alone[a.failure.Code], name)
+		if counts(a) {
+			all[a.failure.Code] = append(all[a.failure.Code], name)
 		}
 	}
+	for _, names := range all {
+		slices.SortFunc(names, func(a, b sinks.Lane) int {
+			return cmp.Or(h.attempts[a].since.Compare(h.attempts[b].since), cmp.Compare(a, b))
+		})
+	}
+	return all
+}
+
+// updateLanes derives one condition for each code of the lanes that fail while others deliver. Requires h.mu.
+func (h *health) updateLanes(lanes int, now time.Time) {
+	alone := h.lanesBy(func(a *attempt) bool { return a.alone && now.Sub(a.since) >= outageAfter })
 	for code, names := range alone {
 		f := h.faults[code]
 		if f == nil {
 			f = &laneFault{condition: condition.New(h.log, h.component, condition.Problem{})}
 			h.faults[code] = f
 		}
-		slices.SortFunc(names, func(a, b sinks.Lane) int {
-			return cmp.Or(h.attempts[a].since.Compare(h.attempts[b].since), cmp.Compare(a, b))
-		})
 		first := h.attempts[names[0]]
 		p := first.failure.Problem
 		p.Severity, p.Effect = condition.Degraded, "the changes of these lanes wait in the journal; other lanes continue"
-		f.members = f.members[:0:0]
-		for _, name := range names {
-			f.members = append(f.members, laneLabel(name))
-		}
+		f.members = labelsOf(names)
 		f.condition.UpdateSince(first.since, p, "lanes", condition.CountNames(f.members, lanes))
 	}
 	for code, f := range h.faults {

@@ -203,6 +203,9 @@ func (e *Election) reportFailure(ctx context.Context, what string, err error) {
 	p := condition.Problem{
 		Code: condition.LeaseUnknown, Cause: fmt.Sprintf("%s the Lease %s/%s: %v", what, e.leases.namespace, e.leases.name, err),
 	}
+	if e.Holder() == "" {
+		p.Severity, p.Effect = condition.NotReady, "this exporter cannot become active, and knows of no other one that is: nothing is watched"
+	}
 	if forbidden {
 		p.Remedy = "grant get, create, update and watch of Leases there: exporter rbac prints the rights"
 	}

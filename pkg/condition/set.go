@@ -10,7 +10,7 @@ import (
 )
 
 // A fault of many members reaches them one after the other. A Set waits until no further member has changed for the quiet
-// time, but no longer than the maximum delay, and then logs one line per reason. Members notice a recovery, and what the
+// time, but no longer than the maximum delay, and then logs one line per code. Members notice a recovery, and what the
 // fault cost, at their own next attempts, so that these delays are longer.
 const (
 	quietTimeFault    = time.Second
@@ -21,7 +21,7 @@ const (
 
 // maxLoggedCauses bounds the causes that are logged during one failure, so that a cause with a varying name does not fill
 // the log. Causes that differ in numbers only are logged once.
-const maxLoggedCauses = 16
+const maxLoggedCauses = 4
 
 // Set holds conditions of one kind by name. It is safe for concurrent use.
 type Set struct {
@@ -178,7 +178,7 @@ func (s *Set) queueLines() {
 		}
 	}
 	s.others, s.firstPending = nil, time.Time{}
-	for _, alike := range groupBy(due, func(t transition) problemKey { return t.key }) {
+	for _, alike := range groupBy(due, func(t transition) [2]Code { return [...]Code{t.to.Code, t.ended} }) {
 		s.queueLine(alike)
 	}
 }
@@ -199,13 +199,14 @@ func (c *Condition) isNews(known map[problemKey]bool) bool {
 	return !failing || !known[t.key]
 }
 
-// queueLine queues the line for equal transitions of members. It has the further attributes of one that is alone. Requires
+// queueLine queues the line for transitions of members to or from one code. It has the further attributes of one that is alone. Requires
 // s.mu.
 func (s *Set) queueLine(alike []transition) {
-	t, names := alike[0], []string(nil)
+	t, all := alike[0], []Status(nil)
 	for _, one := range alike {
-		t.lasted, names = max(t.lasted, one.lasted), append(names, one.to.Members...)
+		t.lasted, all = max(t.lasted, one.lasted), append(all, one.to)
 	}
+	t.to = mergeStatuses(all)
 	level, message, attrs := slog.LevelInfo, t.ended.Kind().Ended, []any{"ended", string(t.ended), "lasted", t.lasted.Round(time.Millisecond)}
 	if !t.to.OK() {
 		level, message, attrs = t.to.Code.Kind().Level, t.to.Code.Kind().Message, []any{"code", string(t.to.Code)}
@@ -215,8 +216,7 @@ func (s *Set) queueLine(alike []transition) {
 		attrs = append(attrs, "effect", t.to.EffectText(time.Now()), "remedy", t.to.Remedy)
 	}
 	if s.noun != "" {
-		slices.Sort(names)
-		attrs = append(attrs, s.noun, JoinNames(slices.Compact(names)))
+		attrs = append(attrs, s.noun, JoinNames(t.to.Members))
 	}
 	if len(alike) == 1 {
 		attrs = append(attrs, t.attrs...)

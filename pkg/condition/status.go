@@ -97,7 +97,7 @@ type Report struct {
 	Deadline time.Time `json:"deadline,omitzero"` // when history begins to get lost
 }
 
-// Reports returns what is wrong, one report for each fault in the order of [Summarize].
+// Reports returns what is wrong, in the order of [Summarize].
 func Reports(all []Status, now time.Time) []Report {
 	reports := []Report{}
 	for _, s := range Summarize(all) {
@@ -179,35 +179,60 @@ func JoinNames(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNames], ", "), len(all)-maxNames)
 }
 
-// Summarize merges statuses of equal components with the same code and similar causes. Those come first that make the
-// exporter not ready, otherwise they are in the order of the first of each, which gives its cause, effect and remedy; times
-// are the earliest. Statuses that are OK are left out, and those that only follow from another one.
+// Summarize returns one status for each code of each component: what each output shows. It has the members of all, up to
+// three of their causes, and the effect and remedy of the first that is as severe; times are the earliest. Those come first
+// that make the exporter not ready, otherwise they are in the order of the first of each. Statuses that are OK are left out,
+// and those that only follow from another one.
 func Summarize(all []Status) []Status {
-	type key struct {
+	type fault struct { // what has the same cause, apart from numbers
 		problemKey
 		component string
-		severity  Severity
+	}
+	type place struct {
+		component string
+		code      Code
 	}
 	failing := slices.DeleteFunc(slices.Clone(all), Status.OK)
-	var merged []Status
-	for _, alike := range groupBy(failing, func(s Status) key { return key{s.similarityKey(), s.Component, s.Severity} }) {
-		m := alike[0]
-		for _, s := range alike[1:] {
-			m.Members = append(slices.Clip(m.Members), s.Members...)
-			m.Since, m.Deadline = Earlier(m.Since, s.Since), Earlier(m.Deadline, s.Deadline)
-		}
-		slices.Sort(m.Members)
-		merged = append(merged, m)
-	}
+	slices.SortStableFunc(failing, func(a, b Status) int { return cmp.Compare(b.Severity, a.Severity) })
+	faults := mergeBy(failing, func(s Status) fault { return fault{s.similarityKey(), s.Component} })
 	var independent []Status
-	for i, s := range merged {
-		if !slices.ContainsFunc(merged[:i], s.followsFrom) &&
-			!slices.ContainsFunc(merged[i+1:], func(from Status) bool { return s.followsFrom(from) && !from.followsFrom(s) }) {
-			independent = append(independent, s.withEffects(merged))
+	for i, s := range faults {
+		if !slices.ContainsFunc(faults[:i], s.followsFrom) &&
+			!slices.ContainsFunc(faults[i+1:], func(from Status) bool { return s.followsFrom(from) && !from.followsFrom(s) }) {
+			independent = append(independent, s.withEffects(faults))
 		}
 	}
-	slices.SortStableFunc(independent, func(a, b Status) int { return cmp.Compare(b.Severity, a.Severity) })
-	return independent
+	return mergeBy(independent, func(s Status) place { return place{s.Component, s.Code} })
+}
+
+// mergeBy merges the statuses with equal keys.
+func mergeBy[K comparable](all []Status, keyOf func(Status) K) (merged []Status) {
+	for _, alike := range groupBy(all, keyOf) {
+		merged = append(merged, mergeStatuses(alike))
+	}
+	return merged
+}
+
+// mergeStatuses returns the first of several statuses with the members of all of them, unless one is of the whole.
+func mergeStatuses(alike []Status) Status {
+	m, whole, members := alike[0], false, []string(nil)
+	var causes []string
+	known := map[string]bool{}
+	for _, s := range alike {
+		if masked := maskNumbers(s.Cause); !known[masked] {
+			known[masked], causes = true, append(causes, s.Cause)
+		}
+		whole, members = whole || len(s.Members) == 0, append(members, s.Members...)
+		m.Since, m.Deadline = Earlier(m.Since, s.Since), Earlier(m.Deadline, s.Deadline)
+	}
+	if slices.Sort(members); whole {
+		members = nil
+	}
+	m.Members, m.Cause = slices.Compact(members), strings.Join(causes[:min(maxNames, len(causes))], "; ")
+	if more := len(causes) - maxNames; more > 0 {
+		m.Cause += fmt.Sprintf("; and %d other causes", more)
+	}
+	return m
 }
 
 // groupBy returns the elements with equal keys together, in the order of the first of each.

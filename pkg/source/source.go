@@ -221,7 +221,10 @@ func (s *Source) Conditions() []condition.Status {
 	}
 	all := append([]condition.Status{discovery, s.credentials.Status(), s.identity.condition.Status()}, s.namespaces.conditions.Statuses()...)
 	for _, scope := range scopes {
-		all = append(all, scope.Condition, scope.Reread, scope.Listing, scope.Snapshot)
+		for _, status := range []condition.Status{scope.Condition, scope.Reread, scope.Listing, scope.Snapshot} {
+			status.Of = len(scopes)
+			all = append(all, status)
+		}
 	}
 	return all
 }

@@ -47,6 +47,18 @@ var states = map[string]func(*exporter) admin.Snapshot{
 		s.Journal.RetainedBytes = s.Journal.MaxBytes
 		return s
 	},
+	"crowded": func(e *exporter) admin.Snapshot { // twenty sinks, all of them away
+		s := e.plain([]condition.Status{sinkAway()})
+		for i := range 18 {
+			away := sinkAway()
+			away.Component = fmt.Sprint("sink/team-", i)
+			s.AddSink(admin.SinkStatus{Name: fmt.Sprint("team-", i), Kind: "nats", Stats: delivery.Stats{Lanes: 62, LanesFailing: 62}}, []condition.Status{away})
+		}
+		for i := range 58 {
+			s.Resources = append(s.Resources, source.Status{Scope: fmt.Sprintf("widgets%02d.demo.kubecdc.io", i), State: source.Live})
+		}
+		return s
+	},
 	"standby": func(e *exporter) admin.Snapshot {
 		return admin.Snapshot{
 			Cluster: admin.ClusterStatus{Name: "prod-eu-1"}, Journal: journal.Stat{MaxBytes: 10 << 30},
@@ -141,6 +153,9 @@ func TestPageOfEachStateFitsEveryScreen(t *testing.T) {
 						}
 						if page == "resource" && ask(ctx, t, chromedp.Evaluate[int](`document.getElementById("changes").clientHeight`)) > 100 {
 							t.Error("a list without changes is a large empty box")
+						}
+						if at := ask(ctx, t, chromedp.Evaluate[int](`document.getElementById("changes-title")?.offsetTop ?? 0`)); page == "overview" && device == "desktop" && at > 2500 {
+							t.Errorf("the newest changes are %d pixels below", at)
 						}
 						if name == "full" && page == "overview" && !ask(ctx, t, chromedp.Evaluate[bool](`document.querySelector("meter").value > document.querySelector("meter").high`)) {
 							t.Error("the meter of a full journal has the color of an empty one")
