@@ -464,7 +464,7 @@ type spaceGuard struct {
 	reclaimedBytes uint64 // of the upkeep's goroutine: stored bytes ever trimmed and given back to the disk
 
 	mu        sync.Mutex
-	diskLow   bool        // the disk has less than the reserve left
+	missing   uint64      // of the reserve on the disk
 	measured  storedSizes // without dead letters
 	diskBytes int64       // of the whole store
 }
@@ -494,7 +494,14 @@ func (g *spaceGuard) changeCapacity() int64 {
 func (g *spaceGuard) isDiskLow() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.diskLow
+	return g.missing > 0
+}
+
+// wouldSuffice reports whether so many bytes, freed, would restore the reserve.
+func (g *spaceGuard) wouldSuffice(bytes int64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return uint64(bytes) >= g.missing
 }
 
 // hasSpace reports whether one more observation may be appended.
@@ -528,14 +535,19 @@ func (g *spaceGuard) holdsMoreThan(bytes int64) bool {
 
 // blockingProblem returns why Append waits for more than the disk's next fsync; zero when it does not. Requires the view.
 func (g *spaceGuard) blockingProblem() condition.Problem {
-	slowest, _ := g.sinks.slowestSink()
+	slowest, low := g.sinks.slowestSink()
 	p := condition.Problem{LosesHistory: true}
 	switch {
 	case g.store.fs.IsFull():
 		p.Code, p.Cause = condition.JournalDiskFull, "the journal's disk is full"
 	case g.isDiskLow():
 		p.Code = condition.JournalDiskLow
-		p.Cause = fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", slowest)
+		p.Cause = "the journal's disk has no more left than journal.reserve, which something else than the changes in the journal takes"
+		if extent := g.log.currentExtent(); slowest != "" && low < extent.newest && g.wouldSuffice(extent.sizeBytes()) {
+			p.Cause = fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", slowest)
+		} else {
+			p.Remedy = "free space or enlarge the volume"
+		}
 	case !g.isFull():
 		return condition.Problem{}
 	default:
@@ -598,12 +610,12 @@ func (g *spaceGuard) checkDisk() {
 	reserve := min(uint64(g.reserve), max(usage.TotalBytes/maxReservePart, min(minReserve, usage.TotalBytes/2)))
 	g.store.fs.SetCompactionReserve(reserve / 2)
 	g.mu.Lock()
-	if g.diskLow {
+	before := g.missing
+	if before > 0 {
 		reserve += reserve / 4 // hysteresis
 	}
-	low := usage.AvailBytes < reserve
-	changed := low != g.diskLow
-	g.diskLow = low
+	g.missing = reserve - min(reserve, usage.AvailBytes)
+	changed := (g.missing > 0) != (before > 0)
 	g.mu.Unlock()
 	if changed {
 		g.changed.notifyAll()
