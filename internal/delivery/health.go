@@ -18,6 +18,10 @@ const (
 	// created has no leader yet.
 	outageAfter = 10 * time.Second
 
+	// startTakes is how long what a start brings with it may take, such as topics that have to be created: a problem is in the
+	// log if it lasts longer.
+	startTakes = 30 * time.Second
+
 	// codeKept is how long a code stays when attempts fail for several reasons in turns.
 	codeKept = 30 * time.Second
 
@@ -33,6 +37,8 @@ type health struct {
 	component string
 	log       *slog.Logger
 	sink      *condition.Condition // of the sink as a whole
+
+	started time.Time
 
 	mu           sync.Mutex
 	attempts     map[sinks.Lane]*attempt // of lanes of which nothing was acknowledged since they were tried
@@ -96,7 +102,8 @@ func newHealth(name string, log *slog.Logger, canPing bool) *health {
 		initial.Code = condition.SinkConnecting
 	}
 	return &health{
-		component: component, log: log, sink: condition.New(log, component, initial), reached: !canPing,
+		component: component, log: log, started: time.Now(), reached: !canPing,
+		sink:     condition.New(log, component, initial).QuietUntil(time.Now().Add(startTakes)),
 		attempts: map[sinks.Lane]*attempt{}, faults: map[condition.Code]*laneFault{},
 	}
 }
@@ -301,7 +308,7 @@ func (h *health) updateLanes(lanes int, now time.Time) {
 	for code, names := range alone {
 		f := h.faults[code]
 		if f == nil {
-			f = &laneFault{condition: condition.New(h.log, h.component, condition.Problem{})}
+			f = &laneFault{condition: condition.New(h.log, h.component, condition.Problem{}).QuietUntil(h.started.Add(startTakes))}
 			h.faults[code] = f
 		}
 		first := h.attempts[names[0]]

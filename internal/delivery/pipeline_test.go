@@ -34,7 +34,7 @@ func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 		var to laneRecorder
 		var s storedProgress
 		var tries []time.Duration
-		start := time.Now()
+		start := time.Now().Add(startTakes)
 		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			if lane == "bad" && time.Since(start) < 12*time.Second {
 				tries = append(tries, time.Since(start))
@@ -47,7 +47,8 @@ func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 			return len(batch), nil
 		}}
 		records := changesIn("good", "bad", "good", "bad", "good")
-		p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{Workers: 1})
+		p := startPipeline(t, sink, afterTheStart(journalOf(records, &s)), event.Cursor{}, Config{Workers: 1})
+		time.Sleep(startTakes)
 		awaitSettle()
 		to.wantLanes(t, "map[good:[1 3 5]]")
 		wantCursor(t, &s, "1 map[bad:1]")
@@ -85,7 +86,7 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 		var s storedProgress
 		var inside, most atomic.Int32
 		var probes []time.Duration
-		start := time.Now()
+		start := time.Now().Add(startTakes)
 		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 			since := time.Since(start)
 			if since > 0 && since < 10*time.Second {
@@ -100,8 +101,8 @@ func TestAnOutageIsProbedByOneMessageAtATimeAndLoggedTwice(t *testing.T) {
 			to.recordBatch(lane, batch)
 			return len(batch), nil
 		}}
-		p := startPipeline(t, sink, journalOf(changesIn("a", "b", "c", "d", "e"), &s), event.Cursor{}, Config{Workers: 3})
-		time.Sleep(9 * time.Second)
+		p := startPipeline(t, sink, afterTheStart(journalOf(changesIn("a", "b", "c", "d", "e"), &s)), event.Cursor{}, Config{Workers: 3})
+		time.Sleep(startTakes + 9*time.Second)
 		if got := p.Stats(); !got.GateClosed || got.LanesFailing != 0 || got.Condition.Cause != "no broker answers" {
 			t.Errorf("in the outage: %+v", got)
 		}

@@ -67,6 +67,34 @@ func TestEachChangeIsLoggedOnceAndRetriesAreNot(t *testing.T) {
 	})
 }
 
+// TestWhatEndsWithinAStartIsOneLine also has what lasts longer, and what a stop leaves.
+func TestWhatEndsWithinAStartIsOneLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logs.Buffer
+		begin := func() *condition.Condition {
+			return condition.New(logs.WithoutTime(&log), "sink/main", starting).QuietUntil(time.Now().Add(30 * time.Second))
+		}
+		ends, lasts, stopped := begin(), begin(), begin()
+		for range 3 {
+			time.Sleep(time.Second)
+			ends.Update(away("no leader"))
+			time.Sleep(time.Second)
+			ends.Update(ready)
+		}
+		lasts.Update(away("refused"))
+		stopped.Update(away("stopped"))
+		stopped.Close()
+		time.Sleep(time.Minute)
+		lasts.Update(ready)
+		expectLines(t, &log,
+			`level=INFO msg=delivers ended=SinkUnreachable lasted=2s`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=stopped`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=refused`,
+			`level=INFO msg=delivers ended=SinkUnreachable lasted=1m6s`,
+		)
+	})
+}
+
 func TestTheStatusHasTheNewestCauseAndItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := condition.New(logs.WithoutTime(io.Discard), "sink/main", ready)

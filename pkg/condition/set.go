@@ -34,6 +34,7 @@ type Set struct {
 	others       []transition // events, and ends of removed members, since the last lines
 	firstPending time.Time    // when the first transition came that has no line yet; zero if none has
 	timer        *time.Timer
+	quietUntil   time.Time // see [Condition.QuietUntil]
 	closed       bool
 	lines        []func() // write a line each
 	writing      bool     // a goroutine writes lines, which writer waits for
@@ -137,6 +138,11 @@ func (s *Set) scheduleLines() {
 	switch {
 	case s.closed:
 		return
+	case s.noun == "" && s.isQuiet(now):
+		if s.timer == nil {
+			s.timer = time.AfterFunc(s.quietUntil.Sub(now), s.writePending)
+		}
+		return
 	case s.noun == "":
 		s.queueLines() // the caller writes them
 		return
@@ -153,6 +159,16 @@ func (s *Set) scheduleLines() {
 		s.timer.Stop()
 	}
 	s.timer = time.AfterFunc(min(quiet, s.firstPending.Add(limit).Sub(now)), s.writePending)
+}
+
+// isQuiet reports whether what is pending is a problem that may still end by itself. Requires s.mu.
+func (s *Set) isQuiet(now time.Time) bool {
+	for _, c := range s.members {
+		if t := c.pending; t != nil && t.to.Code.Kind().Level > slog.LevelInfo && now.Before(s.quietUntil) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Set) writePending() {

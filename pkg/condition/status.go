@@ -428,11 +428,22 @@ func (c *Condition) UpdateIf(fact func(now Status) bool, p Problem, attrs ...any
 	}
 }
 
-// Close ends the logging of changes.
-func (c *Condition) Close() {
+// QuietUntil makes c log a problem only if it is still there at this time: a start has some that end by themselves.
+func (c *Condition) QuietUntil(t time.Time) *Condition {
 	c.set.mu.Lock()
 	defer c.set.mu.Unlock()
-	c.closed = true
+	c.set.quietUntil = t
+	return c
+}
+
+// Close writes what waits for [Condition.QuietUntil], and ends the logging of changes.
+func (c *Condition) Close() {
+	c.set.mu.Lock()
+	if c.closed = true; c.set.noun == "" {
+		c.set.queueLines()
+	}
+	c.set.mu.Unlock()
+	c.set.writeLines()
 }
 
 // storeStatus stores a status and passes it to the set, if it is to be logged. Requires c.set.mu.

@@ -35,7 +35,9 @@ type Cluster struct {
 
 	descriptions *Coalescer[string, description]              // of topics, by name
 	settings     *Coalescer[string, map[string]topicSettings] // of topics, by name
-	creations    *Coalescer[creation, map[string]error]       // of topics
+	createdMu    sync.Mutex
+	created      []string                               // topics that are not in the log yet
+	creations    *Coalescer[creation, map[string]error] // of topics
 }
 
 // Options configure the connections to a cluster.

@@ -325,10 +325,27 @@ func (c *Cluster) createTopics(wanted []creation) (map[string]error, error) {
 			created = append(created, t.Name)
 		}
 	}
-	if len(created) > 0 {
-		c.log.Info("topics created", "count", len(created), "first", created[:min(len(created), 3)])
-	}
+	c.reportCreated(created)
 	return failed, nil
+}
+
+// createdEvery is for how long created topics share a line: a first start creates one for each type.
+const createdEvery = 30 * time.Second
+
+// reportCreated logs created topics, together with those that follow.
+func (c *Cluster) reportCreated(names []string) {
+	c.createdMu.Lock()
+	defer c.createdMu.Unlock()
+	if c.created = append(c.created, names...); len(c.created) > len(names) || len(names) == 0 {
+		return // the line is on its way
+	}
+	c.requests.Go(func() {
+		_ = ratelimit.Sleep(c.runCtx, createdEvery)
+		c.createdMu.Lock()
+		defer c.createdMu.Unlock()
+		c.log.Info("topics created", "count", len(c.created), "first", c.created[:min(len(c.created), 3)])
+		c.created = nil
+	})
 }
 
 // IsPendingCreation reports whether CreateTopic has failed only because no broker reports the created topic yet.
