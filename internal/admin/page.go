@@ -21,7 +21,7 @@ import (
 var static embed.FS
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"size": formatBytes, "ago": formatAge, "since": formatSince, "rate": formatRate, "span": formatSeconds, "sparkline": newSparkline, "number": formatNumber, "share": shareOf, "plural": formatCount,
+	"size": FormatBytes, "ago": formatAge, "since": formatSince, "rate": FormatRate, "span": formatSeconds, "sparkline": newSparkline, "number": formatNumber, "share": shareOf, "plural": formatCount,
 }).ParseFS(static, "page.html"))
 
 // shareOf returns a part of a bound, from 0 to 1.
@@ -105,17 +105,6 @@ func (d *pageData) Ends() (sum SinkView) {
 	}
 	return sum
 }
-
-// problemsShown is how many problems are shown at once.
-const problemsShown = 5
-
-// First are the problems to show at once.
-func (d *pageData) First() []condition.Report {
-	return d.Problems[:min(problemsShown, len(d.Problems))]
-}
-
-// Further are the others.
-func (d *pageData) Further() []condition.Report { return d.Problems[len(d.First()):] }
 
 // Loud are the resources to show at once.
 func (d *pageData) Loud() rows { return rows{d.Now, d.Resources[:d.countProminent()]} }
@@ -245,8 +234,8 @@ func setHeaders(w http.ResponseWriter, contentType string) {
 	w.Header().Set("Cache-Control", "no-store")
 }
 
-// formatBytes writes bytes for people: "1.5 MiB".
-func formatBytes(n int64) string {
+// FormatBytes writes bytes for people: "1.5 MiB".
+func FormatBytes(n int64) string {
 	const step = 1024
 	if n < step {
 		return fmt.Sprintf("%d B", n)
@@ -287,8 +276,8 @@ func formatSeconds(seconds float64) string {
 	return d.Round(time.Second).String()
 }
 
-// formatRate writes how often a second: "0", "0.3", "12", "1,234".
-func formatRate(perSecond float64) string {
+// FormatRate writes how often a second: "0", "0.3", "12", "1,234".
+func FormatRate(perSecond float64) string {
 	switch {
 	case perSecond == 0:
 		return "0"

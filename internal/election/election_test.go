@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
@@ -305,6 +306,23 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 	})
 	if !first.holdsLease() {
 		t.Error("the holder lost the Lease without a competitor")
+	}
+}
+
+// TestWhoMayNotReadTheLeaseIsReadyOnlyWhileItKnowsAHolder has an API server that refuses everything, and one that begins to.
+func TestWhoMayNotReadTheLeaseIsReadyOnlyWhileItKnowsAHolder(t *testing.T) {
+	for name, want := range map[string]condition.Severity{"": condition.NotReady, "exporter-1": condition.Degraded} {
+		t.Run("holder "+name, func(t *testing.T) {
+			e, err := New(Options{Client: &rest.Config{}, Namespace: "default", Name: "exporter", Identity: "exporter-0", Duration: time.Second, Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.setHolder(holder{identity: name})
+			e.reportFailure(t.Context(), "read", apierrors.NewForbidden(api.Resource("leases"), "exporter", errors.New("no right")))
+			if s := e.Status(); s.Severity != want || s.Code != condition.LeaseUnknown || !strings.Contains(s.Remedy, "exporter rbac") {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }
 

@@ -138,7 +138,7 @@ func (s *Set) scheduleLines() {
 	switch {
 	case s.closed:
 		return
-	case s.noun == "" && s.isQuiet(now):
+	case now.Before(s.quietUntil) && s.members[""].pending.to.Code.Kind().Level > slog.LevelInfo:
 		if s.timer == nil {
 			s.timer = time.AfterFunc(s.quietUntil.Sub(now), s.writePending)
 		}
@@ -159,16 +159,6 @@ func (s *Set) scheduleLines() {
 		s.timer.Stop()
 	}
 	s.timer = time.AfterFunc(min(quiet, s.firstPending.Add(limit).Sub(now)), s.writePending)
-}
-
-// isQuiet reports whether what is pending is a problem that may still end by itself. Requires s.mu.
-func (s *Set) isQuiet(now time.Time) bool {
-	for _, c := range s.members {
-		if t := c.pending; t != nil && t.to.Code.Kind().Level > slog.LevelInfo && now.Before(s.quietUntil) {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *Set) writePending() {
@@ -215,8 +205,8 @@ func (c *Condition) isNews(known map[problemKey]bool) bool {
 	return !failing || !known[t.key]
 }
 
-// queueLine queues the line for transitions of members to or from one code. It has the further attributes of one that is alone. Requires
-// s.mu.
+// queueLine queues the line for transitions of members to or from one code, with the further attributes of one that is alone.
+// Requires s.mu.
 func (s *Set) queueLine(alike []transition) {
 	t, all := alike[0], []Status(nil)
 	for _, one := range alike {

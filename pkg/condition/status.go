@@ -179,22 +179,13 @@ func JoinNames(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNames], ", "), len(all)-maxNames)
 }
 
-// Summarize returns one status for each code of each component: what each output shows. It has the members of all, up to
-// three of their causes, and the effect and remedy of the first that is as severe; times are the earliest. Those come first
-// that make the exporter not ready, otherwise they are in the order of the first of each. Statuses that are OK are left out,
-// and those that only follow from another one.
+// Summarize returns one status for each code of each component, with the members of all, up to three causes, the effect and
+// remedy of the most severe, and the earliest times. Those come first that make the exporter not ready, then in the order of
+// the first of each. Statuses that are OK are left out, and those that only follow from another one.
 func Summarize(all []Status) []Status {
-	type fault struct { // what has the same cause, apart from numbers
-		problemKey
-		component string
-	}
-	type place struct {
-		component string
-		code      Code
-	}
 	failing := slices.DeleteFunc(slices.Clone(all), Status.OK)
 	slices.SortStableFunc(failing, func(a, b Status) int { return cmp.Compare(b.Severity, a.Severity) })
-	faults := mergeBy(failing, func(s Status) fault { return fault{s.similarityKey(), s.Component} })
+	faults := mergeBy(failing, func(s Status) [3]string { return [...]string{s.Component, string(s.Code), maskNumbers(s.Cause)} })
 	var independent []Status
 	for i, s := range faults {
 		if !slices.ContainsFunc(faults[:i], s.followsFrom) &&
@@ -202,7 +193,7 @@ func Summarize(all []Status) []Status {
 			independent = append(independent, s.withEffects(faults))
 		}
 	}
-	return mergeBy(independent, func(s Status) place { return place{s.Component, s.Code} })
+	return mergeBy(independent, func(s Status) [2]string { return [...]string{s.Component, string(s.Code)} })
 }
 
 // mergeBy merges the statuses with equal keys.
@@ -215,9 +206,8 @@ func mergeBy[K comparable](all []Status, keyOf func(Status) K) (merged []Status)
 
 // mergeStatuses returns the first of several statuses with the members of all of them, unless one is of the whole.
 func mergeStatuses(alike []Status) Status {
-	m, whole, members := alike[0], false, []string(nil)
-	var causes []string
-	known := map[string]bool{}
+	m, whole, known := alike[0], false, map[string]bool{}
+	var members, causes []string
 	for _, s := range alike {
 		if masked := maskNumbers(s.Cause); !known[masked] {
 			known[masked], causes = true, append(causes, s.Cause)
@@ -239,12 +229,12 @@ func mergeStatuses(alike []Status) Status {
 func groupBy[T any, K comparable](all []T, keyOf func(T) K) (groups [][]T) {
 	indexes := map[K]int{}
 	for _, one := range all {
-		key := keyOf(one)
-		if _, known := indexes[key]; !known {
-			indexes[key] = len(groups)
-			groups = append(groups, nil)
+		i, known := indexes[keyOf(one)]
+		if !known {
+			i = len(groups)
+			indexes[keyOf(one)], groups = i, append(groups, nil)
 		}
-		groups[indexes[key]] = append(groups[indexes[key]], one)
+		groups[i] = append(groups[i], one)
 	}
 	return groups
 }
@@ -275,11 +265,8 @@ func (s Status) waitsFor(from Status) bool {
 // as severe at least, and concerns a whole component: that of s, or one that all share, with the same code. What waits for
 // another component follows from that.
 func (s Status) followsFrom(from Status) bool {
-	if s.waitsFor(from) {
-		return true
-	}
-	if from.Cause == "" || len(from.Members) > 0 || from.Severity < s.Severity {
-		return false
+	if waits := s.waitsFor(from); waits || from.Cause == "" || len(from.Members) > 0 || from.Severity < s.Severity {
+		return waits
 	}
 	shared := from.Code == s.Code && !strings.Contains(from.Component, "/")
 	starts := s.Cause == "" && s.Code.Kind().Level < slog.LevelInfo // an ordinary part of a start, of which more is known

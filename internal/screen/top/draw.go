@@ -151,9 +151,9 @@ func wrapText(text string, width int) (lines []string) {
 
 // drawPipeline draws the stations that all changes pass.
 func (p *page) drawPipeline(o *admin.Overview) {
-	p.addLine(span{bold, "API server"}, span{cyan, " " + formatRate(o.APIServer.Rate) + " events/s"}, span{faint, " → "},
-		span{bold, "resources"}, span{cyan, " " + formatRate(o.Changes.Rate) + " changes/s"}, span{faint, " → "},
-		span{bold, "journal"}, span{cyan, " " + formatBytes(o.Journal.RetainedBytes) + " of " + formatBytes(o.Journal.MaxBytes)})
+	p.addLine(span{bold, "API server"}, span{cyan, " " + admin.FormatRate(o.APIServer.Rate) + " events/s"}, span{faint, " → "},
+		span{bold, "resources"}, span{cyan, " " + admin.FormatRate(o.Changes.Rate) + " changes/s"}, span{faint, " → "},
+		span{bold, "journal"}, span{cyan, " " + admin.FormatBytes(o.Journal.RetainedBytes) + " of " + admin.FormatBytes(o.Journal.MaxBytes)})
 	p.addLine(span{cyan, drawSparkline(o.Changes.Points, min(60, p.width))})
 	p.addLine()
 }
@@ -172,7 +172,7 @@ func (p *page) drawSinks(o *admin.Overview, most int) {
 		}
 		behind := (time.Duration(k.LagSeconds*1000) * time.Millisecond).Round(100 * time.Millisecond)
 		p.addLine(span{healthStyle(k.Sick, k.NotReady), fmt.Sprintf("%-20s %-*s", truncate(k.Name, 20), state, cmp.Or(k.Code, delivers))},
-			span{"", fmt.Sprintf(" %10s %12d %9s %6d %8d  %d  ", formatRate(k.Rate), k.Backlog, behind, k.Lanes, k.Failing, k.DeadLetters)},
+			span{"", fmt.Sprintf(" %10s %12d %9s %6d %8d  %d  ", admin.FormatRate(k.Rate), k.Backlog, behind, k.Lanes, k.Failing, k.DeadLetters)},
 			span{cyan, drawSparkline(k.Points, 20)})
 	}
 	p.addLine()
@@ -187,7 +187,7 @@ func (p *page) drawResources(o *admin.Overview, most int) {
 			return
 		}
 		p.addLine(span{healthStyle(r.Sick, r.NotReady), fmt.Sprintf("%-*s %-12s", name, truncate(r.Name, name), r.State)},
-			span{"", fmt.Sprintf(" %10s %9d  ", formatRate(r.Rate), r.Known)}, span{cyan, drawSparkline(r.Points, 16)})
+			span{"", fmt.Sprintf(" %10s %9d  ", admin.FormatRate(r.Rate), r.Known)}, span{cyan, drawSparkline(r.Points, 16)})
 	}
 }
 
@@ -208,22 +208,6 @@ func truncate(s string, most int) string {
 		return string(r[:most-1]) + "…"
 	}
 	return s
-}
-
-func formatRate(perSecond float64) string {
-	if perSecond < 10 {
-		return fmt.Sprintf("%.1f", perSecond)
-	}
-	return fmt.Sprintf("%.0f", perSecond)
-}
-
-func formatBytes(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, unit := float64(n), 0
-	for v >= 1024 && unit < len(units)-1 {
-		v, unit = v/1024, unit+1
-	}
-	return fmt.Sprintf("%.*f %s", min(1, unit), v, units[unit])
 }
 
 // bars are how high a rate is, in eighths.

@@ -62,6 +62,18 @@ func (c *fixture) stateAway() func() {
 	return func() { c.must(n.Restart(c.t.Context())) }
 }
 
+// leaseForbidden has an account that may read what is watched, and no Lease.
+func (c *fixture) leaseForbidden() func() {
+	c.alone()
+	c.must(c.cluster.Allow(c.t.Context(), c.name, "reader", workload.ConfigMaps))
+	var err error
+	c.settings.Kubeconfig, err = c.controlPlane.KubeconfigFor("reader")
+	c.must(err)
+	c.replicated(c.nats.URL(), "exporter", "one")
+	c.launch()
+	return nil
+}
+
 // stateShared has an exporter that was given the state of another deployment, which works.
 func (c *fixture) stateShared() func() {
 	c.replicated(c.nats.URL(), "exporter", "one")
