@@ -74,23 +74,26 @@ func TestWhatEndsWithinAStartIsOneLine(t *testing.T) {
 		begin := func() *condition.Condition {
 			return condition.New(logs.WithoutTime(&log), "sink/main", starting).QuietUntil(time.Now().Add(30 * time.Second))
 		}
-		ends, lasts, stopped := begin(), begin(), begin()
+		missing := func(cause string) condition.Problem { return condition.Problem{Code: condition.SinkTargetMissing, Cause: cause} }
+		ends, lasts, stopped, wrong := begin(), begin(), begin(), begin()
+		wrong.Update(away("refused"))
 		for range 3 {
 			time.Sleep(time.Second)
-			ends.Update(away("no leader"))
+			ends.Update(missing("no leader"))
 			time.Sleep(time.Second)
 			ends.Update(ready)
 		}
-		lasts.Update(away("refused"))
-		stopped.Update(away("stopped"))
+		lasts.Update(missing("lasts"))
+		stopped.Update(missing("stopped"))
 		stopped.Close()
 		time.Sleep(time.Minute)
 		lasts.Update(ready)
 		expectLines(t, &log,
-			`level=INFO msg=delivers ended=SinkUnreachable lasted=2s`,
-			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=stopped`,
 			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=refused`,
-			`level=INFO msg=delivers ended=SinkUnreachable lasted=1m6s`,
+			`level=INFO msg=delivers ended=SinkTargetMissing lasted=2s`,
+			`level=WARN msg="the topic or stream does not exist" code=SinkTargetMissing reason=stopped`,
+			`level=WARN msg="the topic or stream does not exist" code=SinkTargetMissing reason=lasts`,
+			`level=INFO msg=delivers ended=SinkTargetMissing lasted=1m6s`,
 		)
 	})
 }

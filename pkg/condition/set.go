@@ -132,13 +132,17 @@ func (s *Set) Close() {
 	s.writer.Wait()
 }
 
+// comesWithAStart are the codes of what ends by itself: topics and their leaders are made, and brokers are busy with that.
+// What somebody has to correct, such as an address or a password, is said at once.
+var comesWithAStart = []Code{SinkTargetMissing, SinkTimeout, SinkBusy, SinkFailing}
+
 // scheduleLines queues the line of a transition that has just come, or delays it. Requires s.mu.
 func (s *Set) scheduleLines() {
 	now := time.Now()
 	switch {
 	case s.closed:
 		return
-	case now.Before(s.quietUntil) && s.members[""].pending.to.Code.Kind().Level > slog.LevelInfo:
+	case now.Before(s.quietUntil) && slices.Contains(comesWithAStart, s.members[""].pending.to.Code):
 		if s.timer == nil {
 			s.timer = time.AfterFunc(s.quietUntil.Sub(now), s.writePending)
 		}

@@ -415,7 +415,7 @@ func (c *Condition) UpdateIf(fact func(now Status) bool, p Problem, attrs ...any
 	}
 }
 
-// QuietUntil makes c log a problem only if it is still there at this time: a start has some that end by themselves.
+// QuietUntil makes c log what a start brings with it only if it is still there at this time.
 func (c *Condition) QuietUntil(t time.Time) *Condition {
 	c.set.mu.Lock()
 	defer c.set.mu.Unlock()
