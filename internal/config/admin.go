@@ -109,14 +109,11 @@ const (
 )
 
 func validateJournal(rep *reporter, j Journal) {
-	if j.Dir == "" {
-		rep.addProblem("journal.dir", Problem{Message: "is empty", Expected: "a directory"})
-	}
+	rep.refuseIf(j.Dir == "", "journal.dir", Problem{Message: "is empty", Expected: "a directory"})
 	dir := resolvePath(j.Dir)
-	if dir == "/" || isWithin(dir, "/proc") || isWithin(dir, "/sys") {
-		rep.addProblem("journal.dir", Problem{Message: "no place for a journal, which needs a directory of its own", Found: strconv.Quote(j.Dir),
+	rep.refuseIf(dir == "/" || isWithin(dir, "/proc") || isWithin(dir, "/sys"), "journal.dir",
+		Problem{Message: "no place for a journal, which needs a directory of its own", Found: strconv.Quote(j.Dir),
 			Expected: `a directory such as "/var/lib/kubecdc"`})
-	}
 	checkMinBytes(rep, "journal.maxBytes", j.MaxBytes, minJournalBytes)
 	checkMinBytes(rep, "journal.maxDeadLetters", j.MaxDeadLetters, minDeadLetterBytes)
 	rep.checkOneOf("journal.sync", j.Sync, "always", "interval")
@@ -124,64 +121,51 @@ func validateJournal(rep *reporter, j Journal) {
 
 // warnJournalBounds warns of a bound that is never reached, because another one is lower.
 func warnJournalBounds(rep *reporter, j Journal) {
-	if rep.isSet("journal.maxDeadLetters") && j.MaxDeadLetters > j.MaxBytes/2 {
-		rep.addWarning("journal.maxDeadLetters", Problem{Message: "more than half of journal.maxBytes, so half of it is the bound",
+	rep.warnIf(rep.isSet("journal.maxDeadLetters") && j.MaxDeadLetters > j.MaxBytes/2, "journal.maxDeadLetters",
+		Problem{Message: "more than half of journal.maxBytes, so half of it is the bound",
 			Found: j.MaxDeadLetters.String(), Expected: "at most " + (j.MaxBytes / 2).String()})
-	}
 }
 
 func validateDelivery(rep *reporter, c Delivery) {
-	if c.Retry.Min < minRetry {
-		rep.addProblem("delivery.retry.min", Problem{Message: "too short", Found: c.Retry.Min.String(), Expected: "at least " + minRetry.String()})
-	}
-	if c.Retry.Max > maxRetry {
-		rep.addProblem("delivery.retry.max", Problem{Message: "too long: a destination that works again gets nothing meanwhile",
+	rep.refuseIf(c.Retry.Min < minRetry, "delivery.retry.min",
+		Problem{Message: "too short", Found: c.Retry.Min.String(), Expected: "at least " + minRetry.String()})
+	rep.refuseIf(c.Retry.Max > maxRetry, "delivery.retry.max",
+		Problem{Message: "too long: a destination that works again gets nothing meanwhile",
 			Found: c.Retry.Max.String(), Expected: "at most " + maxRetry.String()})
-	}
-	if c.Retry.Max < c.Retry.Min {
-		rep.addProblem("delivery.retry.max", Problem{Message: "less than delivery.retry.min", Found: c.Retry.Max.String(),
+	rep.refuseIf(c.Retry.Max < c.Retry.Min, "delivery.retry.max",
+		Problem{Message: "less than delivery.retry.min", Found: c.Retry.Max.String(),
 			Expected: "at least " + c.Retry.Min.String()})
-	}
 	if s := c.Rejections.Suspect; s != 0 && s < minSuspect {
 		rep.addProblem("delivery.rejections.suspect", Problem{Message: "too short: a pause between two changes looks like an outage",
 			Found: s.String(), Expected: "at least " + minSuspect.String() + ", or 0s for never"})
 	}
-	if c.Window != 0 && c.Window < minWindowBytes {
-		rep.addProblem("delivery.window", Problem{Message: "too small", Found: c.Window.String(),
+	rep.refuseIf(c.Window != 0 && c.Window < minWindowBytes, "delivery.window",
+		Problem{Message: "too small", Found: c.Window.String(),
 			Expected: "at least " + minWindowBytes.String() + ", or 0 for one by the number of lanes"})
-	}
-	if c.Rate.PerSecond < 0 {
-		rep.addProblem("delivery.rate.perSecond", Problem{Message: "must not be negative", Found: fmt.Sprint(c.Rate.PerSecond),
+	rep.refuseIf(c.Rate.PerSecond < 0, "delivery.rate.perSecond",
+		Problem{Message: "must not be negative", Found: fmt.Sprint(c.Rate.PerSecond),
 			Expected: "changes per second; 0 for no bound"})
-	}
-	if c.Rate.PerSecond > 0 && c.Rate.PerSecond < minRate {
-		rep.addProblem("delivery.rate.perSecond", Problem{Message: "nearly nothing is sent", Found: fmt.Sprint(c.Rate.PerSecond),
+	rep.refuseIf(c.Rate.PerSecond > 0 && c.Rate.PerSecond < minRate, "delivery.rate.perSecond",
+		Problem{Message: "nearly nothing is sent", Found: fmt.Sprint(c.Rate.PerSecond),
 			Expected: fmt.Sprintf("at least %v changes per second; 0 for no bound", minRate)})
-	}
-	if c.Rate.PerSecond > maxRate {
-		rep.addProblem("delivery.rate.perSecond", Problem{Message: "more than any exporter sends", Found: fmt.Sprint(c.Rate.PerSecond),
+	rep.refuseIf(c.Rate.PerSecond > maxRate, "delivery.rate.perSecond",
+		Problem{Message: "more than any exporter sends", Found: fmt.Sprint(c.Rate.PerSecond),
 			Expected: fmt.Sprintf("at most %v changes per second; 0 for no bound", int(maxRate))})
-	}
-	if c.Rate.Burst < 0 {
-		rep.addProblem("delivery.rate.burst", Problem{Message: "must not be negative", Found: strconv.Itoa(c.Rate.Burst),
-			Expected: "a number of changes"})
-	}
-	if c.Rate.Burst > 0 && c.Rate.PerSecond == 0 {
-		rep.addProblem("delivery.rate.burst", Problem{Message: "has no effect without delivery.rate.perSecond", Found: strconv.Itoa(c.Rate.Burst)})
-	}
+	rep.refuseIf(c.Rate.Burst < 0, "delivery.rate.burst",
+		Problem{Message: "must not be negative", Found: strconv.Itoa(c.Rate.Burst), Expected: "a number of changes"})
+	rep.refuseIf(c.Rate.Burst > 0 && c.Rate.PerSecond == 0, "delivery.rate.burst",
+		Problem{Message: "has no effect without delivery.rate.perSecond", Found: strconv.Itoa(c.Rate.Burst)})
 }
 
 // warnRate warns of a rate of zero that is written out: it is no bound, and may be meant as a stop. A file that writes out
 // the burst as well has every key with its default, as configs/reference.yaml has.
 func warnRate(rep *reporter, r Rate) {
-	if r.PerSecond == 0 && rep.isSet("delivery.rate.perSecond") && !rep.isSet("delivery.rate.burst") {
-		rep.addWarning("delivery.rate.perSecond", Problem{Message: "0 is no bound: it stops nothing", Found: "0",
+	rep.warnIf(r.PerSecond == 0 && rep.isSet("delivery.rate.perSecond") && !rep.isSet("delivery.rate.burst"), "delivery.rate.perSecond",
+		Problem{Message: "0 is no bound: it stops nothing", Found: "0",
 			Expected: "changes per second, or no delivery.rate at all"})
-	}
 }
 
 func checkMinBytes(rep *reporter, path string, value, minimum Bytes) {
-	if value < minimum {
-		rep.addProblem(path, Problem{Message: "too small", Found: value.String(), Expected: "at least " + minimum.String()})
-	}
+	rep.refuseIf(value < minimum, path,
+		Problem{Message: "too small", Found: value.String(), Expected: "at least " + minimum.String()})
 }

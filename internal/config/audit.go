@@ -86,13 +86,11 @@ func validateAudit(rep *reporter, a Audit) {
 		rep.addProblem("audit.fileEnvelope", Problem{Message: "is unknown", Found: strconv.Quote(string(a.FileEnvelope)),
 			Expected: "auto, none, azure or cloudwatch"})
 	}
-	if a.Settle < 0 {
-		rep.addProblem("audit.settle", Problem{Message: "must not be negative", Found: a.Settle.String(), Expected: expectDuration})
-	}
-	if a.Stamps.Grace < minGrace {
-		rep.addProblem("audit.stamps.grace", Problem{Message: "too short: a write that was admitted without the policy may still be on its way",
+	rep.refuseIf(a.Settle < 0, "audit.settle",
+		Problem{Message: "must not be negative", Found: a.Settle.String(), Expected: expectDuration})
+	rep.refuseIf(a.Stamps.Grace < minGrace, "audit.stamps.grace",
+		Problem{Message: "too short: a write that was admitted without the policy may still be on its way",
 			Found: a.Stamps.Grace.String(), Expected: "at least " + minGrace.String() + ", and more than the --request-timeout of the API servers"})
-	}
 	if a.Stamps.Enabled && !a.HasEvents() {
 		if a.Window < time.Second { // settle has no effect
 			rep.addProblem("audit.window", Problem{Message: "too short", Found: a.Window.String(), Expected: "at least 1s"})
@@ -100,45 +98,36 @@ func validateAudit(rep *reporter, a Audit) {
 	} else if a.Window <= a.Settle {
 		rep.addProblem("audit.window", Problem{Message: "must be more than audit.settle", Found: a.Window.String(), Expected: "more than " + a.Settle.String()})
 	}
-	if a.CountersEvery != 0 && a.CountersEvery < time.Second {
-		rep.addProblem("audit.countersEvery", Problem{Message: "too often", Found: a.CountersEvery.String(), Expected: "0, or at least 1s"})
-	}
-	if a.Wait < 0 || a.Wait > a.Window {
-		rep.addProblem("audit.wait", Problem{Message: "not between 0 and audit.window", Found: a.Wait.String(),
+	rep.refuseIf(a.CountersEvery != 0 && a.CountersEvery < time.Second, "audit.countersEvery",
+		Problem{Message: "too often", Found: a.CountersEvery.String(), Expected: "0, or at least 1s"})
+	rep.refuseIf(a.Wait < 0 || a.Wait > a.Window, "audit.wait",
+		Problem{Message: "not between 0 and audit.window", Found: a.Wait.String(),
 			Expected: "0, or at most " + a.Window.String()})
-	}
-	if a.ClockSkew < 0 {
-		rep.addProblem("audit.clockSkew", Problem{Message: "must not be negative", Found: a.ClockSkew.String(), Expected: expectDuration})
-	}
-	if a.MaxPending < minPendingBytes {
-		rep.addProblem("audit.maxPending", Problem{Message: "too small", Found: a.MaxPending.String(), Expected: "at least " + minPendingBytes.String()})
-	}
+	rep.refuseIf(a.ClockSkew < 0, "audit.clockSkew",
+		Problem{Message: "must not be negative", Found: a.ClockSkew.String(), Expected: expectDuration})
+	rep.refuseIf(a.MaxPending < minPendingBytes, "audit.maxPending",
+		Problem{Message: "too small", Found: a.MaxPending.String(), Expected: "at least " + minPendingBytes.String()})
 }
 
 func validateAuditWebhook(rep *reporter, a Audit) {
 	w := a.Webhook
 	given := w.Cert != "" || w.Key != "" || w.ClientCA != "" || len(w.Clients) > 0
 	if w.Listen == "" {
-		if given {
-			rep.addProblem("audit.webhook.listen", Problem{Message: "is empty, and without it the rest of audit.webhook has no effect",
+		rep.refuseIf(given, "audit.webhook.listen",
+			Problem{Message: "is empty, and without it the rest of audit.webhook has no effect",
 				Expected: `host:port, such as ":9443"`})
-		}
 		return
 	}
 	validateListen(rep, "audit.webhook.listen", w.Listen)
 	for _, f := range a.credentialFiles() {
-		if f.Path == "" {
-			rep.addProblem(f.Key, Problem{Message: "is empty: audit events are accepted over TLS and from known clients only", Expected: "the path of a PEM file"})
-		}
+		rep.refuseIf(f.Path == "", f.Key,
+			Problem{Message: "is empty: audit events are accepted over TLS and from known clients only", Expected: "the path of a PEM file"})
 	}
-	if len(w.Clients) == 0 {
-		rep.addProblem("audit.webhook.clients", Problem{Message: "no client is allowed to send audit events",
-			Expected: `the common names, or DNS names, in the API servers' client certificates, such as ["kube-apiserver"]`})
-	}
+	rep.refuseIf(len(w.Clients) == 0, "audit.webhook.clients", Problem{Message: "no client is allowed to send audit events",
+		Expected: `the common names, or DNS names, in the API servers' client certificates, such as ["kube-apiserver"]`})
 	for i, name := range w.Clients {
-		if strings.TrimSpace(name) == "" {
-			rep.addProblem(fmt.Sprintf("audit.webhook.clients[%d]", i), Problem{Message: "is empty", Expected: "a name in a client certificate"})
-		}
+		rep.refuseIf(strings.TrimSpace(name) == "", fmt.Sprintf("audit.webhook.clients[%d]", i),
+			Problem{Message: "is empty", Expected: "a name in a client certificate"})
 	}
 }
 

@@ -34,9 +34,7 @@ func validateCluster(rep *reporter, c Cluster) {
 	case len(c.Name) > maxClusterNameBytes:
 		p.Message, p.Expected = "too long", fmt.Sprintf("at most %d bytes", maxClusterNameBytes)
 	}
-	if p.Message != "" {
-		rep.addProblem("cluster.name", p)
-	}
+	rep.refuseIf(p.Message != "", "cluster.name", p)
 	rep.checkOneOf("cluster.onReplaced", c.OnReplaced, Fail, Fresh)
 	if c.Kubeconfig != "" {
 		validateKubeconfig(rep, c)
@@ -249,29 +247,23 @@ func isTopicByte(b byte) bool { return isStreamByte(b) || b == '.' }
 func validateElection(rep *reporter, c *Config) {
 	e := c.Election
 	if !e.Enabled() {
-		if e.Identity != "" {
-			rep.addProblem("election.identity", Problem{Message: "has no effect without election.lease", Found: strconv.Quote(e.Identity)})
-		}
+		rep.refuseIf(e.Identity != "", "election.identity",
+			Problem{Message: "has no effect without election.lease", Found: strconv.Quote(e.Identity)})
 		return
 	}
-	if !c.State.Enabled() {
-		rep.addProblem("election.lease", Problem{Message: "needs state.sink: without a replicated state, a new active exporter does not know what was emitted",
+	rep.refuseIf(!c.State.Enabled(), "election.lease",
+		Problem{Message: "needs state.sink: without a replicated state, a new active exporter does not know what was emitted",
 			Found: strconv.Quote(e.Lease), Expected: "state.sink, or no election.lease"})
-	}
 	namespace, name := e.NamespacedName()
-	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		rep.addProblem("election.lease", Problem{Message: "not the namespace and name of a Lease", Found: strconv.Quote(e.Lease), Expected: `namespace/name, such as "kubecdc/exporter"`})
-	}
-	if e.Duration < time.Second || e.Duration%time.Second != 0 {
-		rep.addProblem("election.duration", Problem{Message: "not whole seconds", Found: e.Duration.String(), Expected: "at least 1s, in whole seconds"})
-	}
-	if e.Duration > maxLease {
-		rep.addProblem("election.duration", Problem{Message: "too long: nothing is emitted until another exporter takes over", Found: e.Duration.String(),
+	rep.refuseIf(len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0, "election.lease",
+		Problem{Message: "not the namespace and name of a Lease", Found: strconv.Quote(e.Lease), Expected: `namespace/name, such as "kubecdc/exporter"`})
+	rep.refuseIf(e.Duration < time.Second || e.Duration%time.Second != 0, "election.duration",
+		Problem{Message: "not whole seconds", Found: e.Duration.String(), Expected: "at least 1s, in whole seconds"})
+	rep.refuseIf(e.Duration > maxLease, "election.duration",
+		Problem{Message: "too long: nothing is emitted until another exporter takes over", Found: e.Duration.String(),
 			Expected: "at most " + maxLease.String()})
-	}
-	if e.YieldAfter < time.Second {
-		rep.addProblem("election.yieldAfter", Problem{Message: "too short", Found: e.YieldAfter.String(), Expected: "at least 1s"})
-	}
+	rep.refuseIf(e.YieldAfter < time.Second, "election.yieldAfter",
+		Problem{Message: "too short", Found: e.YieldAfter.String(), Expected: "at least 1s"})
 	if strings.ContainsFunc(e.Identity, func(r rune) bool { return r <= ' ' }) {
 		rep.addProblem("election.identity", Problem{Message: "contains blanks", Found: strconv.Quote(e.Identity), Expected: "a word, such as the name of the Pod"})
 	}

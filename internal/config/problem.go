@@ -133,6 +133,20 @@ func (rep *reporter) addProblem(path string, p Problem) {
 	rep.problems = append(rep.problems, rep.withLocation(path, p))
 }
 
+// refuseIf records a problem if a setting is bad.
+func (rep *reporter) refuseIf(bad bool, path string, p Problem) {
+	if bad {
+		rep.addProblem(path, p)
+	}
+}
+
+// warnIf records a warning if a setting is doubtful.
+func (rep *reporter) warnIf(doubtful bool, path string, p Problem) {
+	if doubtful {
+		rep.addWarning(path, p)
+	}
+}
+
 // addWarning records a valid setting that is probably a mistake.
 func (rep *reporter) addWarning(path string, p Problem) {
 	rep.warnings = append(rep.warnings, rep.withLocation(path, p))

@@ -380,10 +380,9 @@ func validateListen(rep *reporter, path, listen string) {
 
 // validateOwnAddresses reports listeners that exclude each other, and sinks that send to a listener of the exporter itself.
 func validateOwnAddresses(rep *reporter, c *Config) {
-	if excludeEachOther(c.Admin.Listen, c.Audit.Webhook.Listen) {
-		rep.addProblem("audit.webhook.listen", Problem{Message: "has the address of admin.listen", Found: strconv.Quote(c.Audit.Webhook.Listen),
+	rep.refuseIf(excludeEachOther(c.Admin.Listen, c.Audit.Webhook.Listen), "audit.webhook.listen",
+		Problem{Message: "has the address of admin.listen", Found: strconv.Quote(c.Audit.Webhook.Listen),
 			Expected: "another port"})
-	}
 	for i, s := range c.Sinks {
 		addresses := addressesOf(s)
 		for _, path := range slices.Sorted(maps.Keys(addresses)) {

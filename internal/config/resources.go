@@ -23,10 +23,8 @@ func SelectionRules(resources []Resource) []selection.Rule {
 
 // validateResources checks the rules. hasKey reports whether redaction.key is set.
 func validateResources(rep *reporter, rules []Resource, hasKey bool) {
-	if len(rules) == 0 {
-		rep.addProblem("resources", Problem{Message: "nothing is selected",
-			Expected: `at least one rule, such as - select: ["pods", "deployments.apps"]`})
-	}
+	rep.refuseIf(len(rules) == 0, "resources", Problem{Message: "nothing is selected",
+		Expected: `at least one rule, such as - select: ["pods", "deployments.apps"]`})
 	names := takenNames{}
 	for i, r := range rules {
 		at := fmt.Sprintf("resources[%d]", i)
@@ -102,18 +100,16 @@ func validateSecretExposure(rep *reporter, at string, r Resource) {
 // validateNamespaces reports names that are both included and excluded; the rule itself checks the names.
 func validateNamespaces(rep *reporter, at string, n selection.Namespaces) {
 	for i, name := range n.Exclude {
-		if slices.Contains(n.Include, name) {
-			rep.addProblem(fmt.Sprintf("%s.exclude[%d]", at, i), Problem{Message: fmt.Sprintf("namespace %q is included and excluded", name)})
-		}
+		rep.refuseIf(slices.Contains(n.Include, name), fmt.Sprintf("%s.exclude[%d]", at, i),
+			Problem{Message: fmt.Sprintf("namespace %q is included and excluded", name)})
 	}
 }
 
 // validateSomeNamespace reports a rule that excludes every namespace and selects only resources that have one.
 func validateSomeNamespace(rep *reporter, at string, r selection.Rule) {
-	if r.Namespaces.ExcludesAll() && selectsOnly(r.Select, selection.IsNamespaced) {
-		rep.addProblem(at, Problem{Message: "excludes every namespace, and each selected resource has one: nothing is selected",
+	rep.refuseIf(r.Namespaces.ExcludesAll() && selectsOnly(r.Select, selection.IsNamespaced), at,
+		Problem{Message: "excludes every namespace, and each selected resource has one: nothing is selected",
 			Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
-	}
 }
 
 // warnResources warns of rules that select less than they seem to.
@@ -125,11 +121,9 @@ func warnResources(rep *reporter, rules []Resource) {
 		for _, w := range r.Warnings() {
 			rep.addWarning(fmt.Sprintf("resources[%d].%s", i, w.Key), Problem{Message: w.Message})
 		}
-		if r.Namespaces.ExcludesAll() {
-			rep.addWarning(fmt.Sprintf("resources[%d].namespaces.exclude", i),
-				Problem{Message: "excludes every namespace: only objects without a namespace are selected",
-					Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
-		}
+		rep.warnIf(r.Namespaces.ExcludesAll(), fmt.Sprintf("resources[%d].namespaces.exclude", i),
+			Problem{Message: "excludes every namespace: only objects without a namespace are selected",
+				Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
 	}
 }
 

@@ -140,19 +140,17 @@ func describeNamespaces(n Namespaces) string {
 func validateRouteMatch(rep *reporter, at string, r Route) {
 	rep.addJoined("", at, r.Selection().Validate(at))
 	validateNamespaces(rep, at+".namespaces", selection.Namespaces(r.Namespaces))
-	if selection.Namespaces(r.Namespaces).ExcludesAll() && selectsOnly(r.Select, selection.IsNamespaced) {
-		rep.addProblem(at+".namespaces.exclude", Problem{Message: "excludes every namespace, and each selected resource has one: nothing matches",
+	rep.refuseIf(selection.Namespaces(r.Namespaces).ExcludesAll() && selectsOnly(r.Select, selection.IsNamespaced), at+".namespaces.exclude",
+		Problem{Message: "excludes every namespace, and each selected resource has one: nothing matches",
 			Found: strings.Join(r.Namespaces.Exclude, ", "), Expected: "some namespaces"})
-	}
 	for j, t := range r.Types {
 		rep.checkOneOf(fmt.Sprintf("%s.types[%d]", at, j), t, changeTypes...)
 	}
 	for j, class := range r.Classes {
 		rep.checkOneOf(fmt.Sprintf("%s.classes[%d]", at, j), class, "spec", "status", "metadata", "deleting")
 	}
-	if len(r.Classes) > 0 && len(r.Types) > 0 && !slices.Contains(r.Types, "updated") {
-		rep.addProblem(at+".classes", Problem{Message: "only updates have a class, and types does not contain updated"})
-	}
+	rep.refuseIf(len(r.Classes) > 0 && len(r.Types) > 0 && !slices.Contains(r.Types, "updated"), at+".classes",
+		Problem{Message: "only updates have a class, and types does not contain updated"})
 	if r.Filter == "" {
 		return
 	}
@@ -165,9 +163,7 @@ func validateTargets(rep *reporter, at string, targets []Target, sinks []Sink) {
 	given := map[string]bool{}
 	for j, t := range targets {
 		at := fmt.Sprintf("%s.to[%d]", at, j)
-		if given[t.Sink] {
-			rep.addProblem(at+".sink", Problem{Message: "given twice in one route", Found: strconv.Quote(t.Sink)})
-		}
+		rep.refuseIf(given[t.Sink], at+".sink", Problem{Message: "given twice in one route", Found: strconv.Quote(t.Sink)})
 		given[t.Sink] = validateTarget(rep, at, t, sinks)
 	}
 }
@@ -210,28 +206,22 @@ func validateTopic(rep *reporter, at, topic string, s Sink) {
 	}
 	known := strings.Split(fmt.Sprint(own), "\n")
 	for _, message := range strings.Split(fmt.Sprint(with), "\n") {
-		if with != nil && !slices.Contains(known, message) {
-			rep.addProblem(at, Problem{Message: leadingPathPattern.ReplaceAllString(message, "")})
-		}
+		rep.refuseIf(with != nil && !slices.Contains(known, message), at,
+			Problem{Message: leadingPathPattern.ReplaceAllString(message, "")})
 	}
 }
 
 // RoutedTopics returns the topics of a sink that routes and dead letters name, without duplicates.
-func (c *Config) RoutedTopics(sink string) []string {
-	var topics []string
-	seen := map[string]bool{"": true}
-	for _, r := range c.Routes {
-		for _, t := range r.To {
-			if t.Sink == sink && !seen[t.Topic] {
-				seen[t.Topic] = true
-				topics = append(topics, t.Topic)
-			}
+func (c *Config) RoutedTopics(sink string) (topics []string) {
+	named := routedTopicTexts(sink, c.Routes)
+	for _, s := range c.Sinks {
+		if to := s.DeadLetters; to.Sink == sink && to.Topic != "" {
+			named = append(named, to.Topic)
 		}
 	}
-	for _, s := range c.Sinks {
-		if s.DeadLetters.Sink == sink && !seen[s.DeadLetters.Topic] {
-			seen[s.DeadLetters.Topic] = true
-			topics = append(topics, s.DeadLetters.Topic)
+	for _, topic := range named {
+		if !slices.Contains(topics, topic) {
+			topics = append(topics, topic)
 		}
 	}
 	return topics

@@ -34,10 +34,8 @@ func (n takenNames) validate(rep *reporter, at, kind, name string) {
 }
 
 func validateSinks(rep *reporter, all []Sink, routes []Route) {
-	if len(all) == 0 {
-		rep.addProblem("sinks", Problem{Message: "no destination for changes",
-			Expected: "at least one sink, such as - {name: console, stdout: {}}"})
-	}
+	rep.refuseIf(len(all) == 0, "sinks", Problem{Message: "no destination for changes",
+		Expected: "at least one sink, such as - {name: console, stdout: {}}"})
 	names := takenNames{}
 	for i, s := range all {
 		at := fmt.Sprintf("sinks[%d]", i)
@@ -150,10 +148,9 @@ func validateDeadLetters(rep *reporter, at string, to DeadLetters, all []Sink, r
 	case to.Topic == "":
 		rep.addProblem(at+".topic", Problem{Message: "dead letters need a topic of their own", Expected: "a template such as k8s.dead.{resource}"})
 	default:
-		if validateTarget(rep, at, Target(to), all) && writesChangesTo(all, routes, to) {
-			rep.addProblem(at+".topic", Problem{Message: "changes are written there", Found: strconv.Quote(to.Topic),
+		rep.refuseIf(validateTarget(rep, at, Target(to), all) && writesChangesTo(all, routes, to), at+".topic",
+			Problem{Message: "changes are written there", Found: strconv.Quote(to.Topic),
 				Expected: "a template of its own, such as k8s.dead.{resource}"})
-		}
 	}
 }
 
@@ -189,10 +186,9 @@ func validateFileOverlaps(rep *reporter, c *Config) {
 			continue
 		}
 		for j, file := range c.Audit.Files {
-			if file != "" && isSameFile(file, s.Stdout.Path) {
-				rep.addProblem(fmt.Sprintf("audit.files[%d]", j), Problem{Message: fmt.Sprintf("sinks[%d] writes changes to it", i),
+			rep.refuseIf(file != "" && isSameFile(file, s.Stdout.Path), fmt.Sprintf("audit.files[%d]", j),
+				Problem{Message: fmt.Sprintf("sinks[%d] writes changes to it", i),
 					Found: strconv.Quote(file), Expected: "a file that an API server writes"})
-			}
 		}
 		if s.Stdout.Path != "" {
 			files[fmt.Sprintf("sinks[%d].stdout.path", i)] = s.Stdout.Path

@@ -74,9 +74,7 @@ func warnUnusedKeys(rep *reporter, c *Config) {
 		{"election.duration", election, c.Election.Duration != defaults.Election.Duration, lease},
 		{"election.yieldAfter", election, c.Election.YieldAfter != defaults.Election.YieldAfter, lease},
 	} {
-		if k.changed && !k.enabled {
-			rep.addWarning(k.path, Problem{Message: "has no effect without " + k.needs})
-		}
+		rep.warnIf(k.changed && !k.enabled, k.path, Problem{Message: "has no effect without " + k.needs})
 	}
 }
 
