@@ -51,11 +51,7 @@ resources that it serves now.`,
 		default:
 			text, err = inspect.AuditPolicy(cmd.Context(), cfg, version, o)
 		}
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprint(cmd.OutOrStdout(), text)
-		return err
+		return printText(cmd, text, err)
 	}
 	return cmd
 }

@@ -15,7 +15,6 @@ import (
 // completeWithin bounds how long a shell waits for the cluster when TAB is pressed.
 const completeWithin = 3 * time.Second
 
-// completeFlag completes the values of a flag of cmd.
 func completeFlag(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
 		panic(err) // the caller has just defined the flag

@@ -12,22 +12,14 @@ import (
 )
 
 func deadlettersCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "deadletters",
-		Short: "Look at, retry and discard what a sink gave up on, whether the exporter runs or not",
-		Long: `Look at, retry and discard what a sink gave up on. A dead letter is a change that the
+	return groupCommand("deadletters", "Look at, retry and discard what a sink gave up on, whether the exporter runs or not",
+		`Look at, retry and discard what a sink gave up on. A dead letter is a change that the
 destination has refused for ever. It is kept in the journal, and counts against
 journal.maxBytes, until it is discarded.
 
 A running exporter is asked at the socket in the directory of its journal; where none
 answers, the journal itself is opened. Run it on the machine of the exporter, or in its
 container, as the exporter's user. Where that is a standby it ends with exit code 3.`,
-		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: list, show, retry or discard")
-		},
-	}
-	onlyCommands(cmd)
-	cmd.AddCommand(
 		deadlettersListCommand(), deadlettersShowCommand(),
 		deadlettersTreatCommand(signals.RetryDeadLetters, "retry", "Deliver dead letters once more, unless a newer change of the object followed",
 			`Deliver dead letters of a sink once more: those at the offsets named, or all of them.
@@ -47,7 +39,6 @@ they are dead letters again once this one does.`),
 one of the offsets has no dead letter, none is dropped. The sink need not be configured
 any more. Look first (list, show): what is dropped is nowhere else.`),
 	)
-	return cmd
 }
 
 func deadlettersListCommand() *cobra.Command {
@@ -61,15 +52,11 @@ reason is the destination's own error text. Nothing is changed.`,
 	place, sink := addJournalLocationFlags(cmd), sinkFlag(cmd)
 	output := outputFlag(cmd, "form: text, or json for one object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asJSON, err := isJSON(*output)
-		if err != nil {
-			return err
-		}
 		letters, err := (&signalTarget{config: place.config, dir: place.dir}).deadLetters(*sink)
 		if err != nil {
 			return err
 		}
-		return letters.List(cmd.Context(), asJSON, cmd.OutOrStdout())
+		return letters.List(cmd.Context(), output.isJSON(), cmd.OutOrStdout())
 	}
 	return cmd
 }
@@ -115,20 +102,15 @@ func deadlettersTreatCommand(kind signals.Kind, name, short, long string) *cobra
 		if err != nil {
 			return err
 		}
-		asJSON, err := isJSON(*output)
-		if err != nil {
-			return err
-		}
 		letters, err := target.deadLetters(*sink)
 		if err != nil {
 			return err
 		}
-		return letters.Treat(cmd.Context(), signals.Request{Kind: kind, All: *all, Offsets: offsets}, asJSON, cmd.OutOrStdout())
+		return letters.Treat(cmd.Context(), signals.Request{Kind: kind, All: *all, Offsets: offsets}, output.isJSON(), cmd.OutOrStdout())
 	}
 	return cmd
 }
 
-// deadLetters returns the dead letters of a sink of the exporter.
 func (t *signalTarget) deadLetters(sink string) (l inspect.DeadLetters, err error) {
 	l.Sink = sink
 	if t.server == "" {
@@ -140,7 +122,6 @@ func (t *signalTarget) deadLetters(sink string) (l inspect.DeadLetters, err erro
 	return l, err
 }
 
-// sinkFlag adds --sink.
 func sinkFlag(cmd *cobra.Command) *string {
 	name := cmd.Flags().String("sink", "", "name of the sink")
 	if err := cmd.MarkFlagRequired("sink"); err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -25,10 +24,6 @@ the selected resources are watched for that long and their rates are measured.`,
 	window := cmd.Flags().Duration("for", 0, "watch this long and measure the rate of changes and bytes of each resource")
 	output := outputFlag(cmd, "form of the answer: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asJSON, err := isJSON(*output)
-		if err != nil {
-			return err
-		}
 		if *window < 0 {
 			return fmt.Errorf("--for %v: expected a time above 0, for example 10s", *window)
 		}
@@ -40,10 +35,8 @@ the selected resources are watched for that long and their rates are measured.`,
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			return e.Encode(r)
+		if output.isJSON() {
+			return inspect.WriteJSON(cmd.OutOrStdout(), r)
 		}
 		return r.WriteText(cmd.OutOrStdout())
 	}

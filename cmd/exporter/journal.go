@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -10,16 +8,7 @@ import (
 )
 
 func journalCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "journal",
-		Short: "Look into the journal of a stopped exporter",
-		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: stat or dump")
-		},
-	}
-	onlyCommands(cmd)
-	cmd.AddCommand(journalStatCommand(), journalDumpCommand())
-	return cmd
+	return groupCommand("journal", "Look into the journal of a stopped exporter", "", journalStatCommand(), journalDumpCommand())
 }
 
 // journalLocation is where a journal is, by its configuration or by itself.
@@ -115,15 +104,11 @@ may be acknowledged already, in lanes that are ahead.`,
 	place := addJournalLocationFlags(cmd)
 	output := outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asJSON, err := isJSON(*output)
-		if err != nil {
-			return err
-		}
 		dir, bounds, err := place.resolveBounds()
 		if err != nil {
 			return err
 		}
-		return inspect.WriteJournalStat(dir, bounds, asJSON, cmd.OutOrStdout())
+		return inspect.WriteJournalStat(dir, bounds, output.isJSON(), cmd.OutOrStdout())
 	}
 	return cmd
 }

@@ -280,7 +280,7 @@ func TestCommandsOnTheJournalExplainWhatTheyCannotDo(t *testing.T) {
 		{"journal", exit.Usage, "stat or dump"},
 		{"journal stat", exit.Usage, "config"},
 		{"journal stat --dir a --config b", exit.Usage, "config"},
-		{"journal stat -o yaml --dir " + dir, exit.Usage, "neither text nor json"},
+		{"journal stat -o yaml --dir " + dir, exit.Usage, "expected one of text, json"},
 		{"journal dump --from 5 --to 4 --dir " + dir, exit.Usage, "--from 5 is above --to 4"},
 		{"journal stat --dir " + none, exit.Environment, "no journal here: " + none},
 		{"deadletters", exit.Usage, "list, show, retry or discard"},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	_ "time/tzdata" // filters may name time zones, and an image has none
 
@@ -83,11 +84,20 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// onlyCommands makes cmd one that does nothing itself: a word that is no command of it is named, with what may have been
+// groupCommand returns a command that does nothing itself: a word that is no command of it is named, with what may have been
 // meant.
-func onlyCommands(cmd *cobra.Command) {
+func groupCommand(use, short, long string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, SuggestionsMinimumDistance: 2}
 	cmd.FParseErrWhitelist.UnknownFlags = true // they belong to the command that is not known
-	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(commands...)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		var names []string
+		for _, c := range commands {
+			names = append(names, c.Name())
+		}
+		last := len(names) - 1
+		return fmt.Errorf("a subcommand is missing: %s or %s", strings.Join(names[:last], ", "), names[last])
+	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return nil
@@ -98,6 +108,7 @@ func onlyCommands(cmd *cobra.Command) {
 		}
 		return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), meant)
 	}
+	return cmd
 }
 
 // configFlag adds --config to a command that reads the configuration.
@@ -110,19 +121,49 @@ func configFlag(cmd *cobra.Command) *string {
 	return path
 }
 
-// outputFlag adds --output to a command that can write JSON, too.
-func outputFlag(cmd *cobra.Command, usage string) *string {
-	format := cmd.Flags().StringP("output", "o", "text", usage)
-	completeFlag(cmd, "output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	return format
+// choice is the value of a flag that takes one of some words. It implements [pflag.Value].
+type choice struct {
+	value   string
+	allowed []string
 }
 
-// isJSON reads a value of --output.
-func isJSON(format string) (bool, error) {
-	if format != "text" && format != "json" {
-		return false, fmt.Errorf("--output %q is neither text nor json", format)
+// String implements [pflag.Value].
+func (c *choice) String() string { return c.value }
+
+// Type implements [pflag.Value].
+func (*choice) Type() string { return "string" }
+
+// Set implements [pflag.Value].
+func (c *choice) Set(value string) error {
+	if !slices.Contains(c.allowed, value) {
+		return fmt.Errorf("expected one of %s", strings.Join(c.allowed, ", "))
 	}
-	return format == "json", nil
+	c.value = value
+	return nil
+}
+
+// choiceFlag adds a flag that takes one of some words; the first is the default.
+func choiceFlag(cmd *cobra.Command, name, short, usage string, allowed ...string) *choice {
+	c := &choice{allowed[0], allowed}
+	cmd.Flags().VarP(c, name, short, usage)
+	completeFlag(cmd, name, cobra.FixedCompletions(allowed, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// outputFlag adds --output to a command that can write JSON, too.
+func outputFlag(cmd *cobra.Command, usage string) *choice {
+	return choiceFlag(cmd, "output", "o", usage, "text", "json")
+}
+
+func (c *choice) isJSON() bool { return c.value == "json" }
+
+// printText prints what a command has made, unless that failed.
+func printText(cmd *cobra.Command, text string, err error) error {
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+	return err
 }
 
 func versionCommand() *cobra.Command {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -43,11 +41,7 @@ values of deploy/helm/kubecdc.`,
 		}
 		o.Config = *path
 		yaml, err := inspect.RBAC(cmd.Context(), cfg, version, o)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprint(cmd.OutOrStdout(), yaml)
-		return err
+		return printText(cmd, yaml, err)
 	}
 	return cmd
 }

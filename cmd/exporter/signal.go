@@ -14,10 +14,8 @@ import (
 )
 
 func signalCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "signal",
-		Short: "Ask something of a running exporter: pause and resume a sink or a rule, a snapshot, a replay",
-		Long: `Ask something of a running exporter, at the socket in the directory of its journal or,
+	return groupCommand("signal", "Ask something of a running exporter: pause and resume a sink or a rule, a snapshot, a replay",
+		`Ask something of a running exporter, at the socket in the directory of its journal or,
 with --server and --token-file, at its admin server.
 
 A signal is stored before it is answered, and survives a crash, a changed
@@ -25,16 +23,9 @@ configuration and, with a replicated state, a failover. list shows each with its
 
 Without --server, run it on the machine of the exporter, or in its container, as the
 exporter's user. Where no exporter answers, or only a standby, it ends with exit code 3.`,
-		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: pause, resume, snapshot, replay, cancel or list")
-		},
-	}
-	onlyCommands(cmd)
-	cmd.AddCommand(
 		signalPauseCommand(), signalResumeCommand(), signalSnapshotCommand(), signalReplayCommand(), signalCancelCommand(),
 		signalListCommand(),
 	)
-	return cmd
 }
 
 func signalPauseCommand() *cobra.Command {
@@ -59,7 +50,7 @@ What is paused already stays paused; the new signal decides until when.`,
 		if cmd.Flags().Changed("for") && *duration <= 0 {
 			return errors.New("--for must be above 0; without it the pause lasts until it is resumed")
 		}
-		return sendSignal(cmd, target, signals.Request{Kind: signals.Pause, Sink: of.Sink, Rule: of.Rule, For: *duration}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Pause, Sink: of.Sink, Rule: of.Rule, For: *duration}, output)
 	}
 	return cmd
 }
@@ -75,7 +66,7 @@ longer has the history.`,
 	}
 	target, of, output := addSignalTargetFlags(cmd), addSubjectFlags(cmd), outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return sendSignal(cmd, target, signals.Request{Kind: signals.Resume, Sink: of.Sink, Rule: of.Rule}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Resume, Sink: of.Sink, Rule: of.Rule}, output)
 	}
 	return cmd
 }
@@ -118,7 +109,7 @@ replicated state, after a failover.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return sendSignal(cmd, target, signals.Request{
 			Kind: signals.Snapshot, Sink: *sink, All: *all, Select: *names, Namespace: *namespace, Objects: *objects,
-		}, *output)
+		}, output)
 	}
 	return cmd
 }
@@ -147,7 +138,7 @@ much that was.`,
 		if err != nil {
 			return err
 		}
-		return sendSignal(cmd, target, signals.Request{Kind: signals.Replay, Sink: *sink, Offset: offset, From: from}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Replay, Sink: *sink, Offset: offset, From: from}, output)
 	}
 	return cmd
 }
@@ -178,21 +169,17 @@ A pause is ended by resume.`,
 	}
 	target, output := addSignalTargetFlags(cmd), outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return sendSignal(cmd, target, signals.Request{Kind: signals.Cancel, Target: args[0]}, *output)
+		return sendSignal(cmd, target, signals.Request{Kind: signals.Cancel, Target: args[0]}, output)
 	}
 	return cmd
 }
 
-func sendSignal(cmd *cobra.Command, target *signalTarget, r signals.Request, output string) error {
-	asJSON, err := isJSON(output)
-	if err != nil {
-		return err
-	}
+func sendSignal(cmd *cobra.Command, target *signalTarget, r signals.Request, output *choice) error {
 	client, err := target.newClient()
 	if err != nil {
 		return err
 	}
-	return inspect.SendSignal(cmd.Context(), client, r, asJSON, cmd.OutOrStdout())
+	return inspect.SendSignal(cmd.Context(), client, r, output.isJSON(), cmd.OutOrStdout())
 }
 
 // signalTarget is the exporter that a signal is for: by its journal, or by its admin server.
@@ -216,7 +203,6 @@ func addSignalTargetFlags(cmd *cobra.Command) *signalTarget {
 	return t
 }
 
-// newClient returns a client of the exporter.
 func (t *signalTarget) newClient() (*signals.Client, error) {
 	if t.server != "" {
 		return signals.NewServerClient(t.server, t.tokenFile, t.cleartext)
@@ -243,15 +229,11 @@ last 100 ended ones are kept, and the last 20 that were refused.`,
 	target := addSignalTargetFlags(cmd)
 	output := outputFlag(cmd, "form: text, or json for one object a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asJSON, err := isJSON(*output)
-		if err != nil {
-			return err
-		}
 		client, err := target.newClient()
 		if err != nil {
 			return err
 		}
-		return inspect.ListSignals(cmd.Context(), client, asJSON, cmd.OutOrStdout())
+		return inspect.ListSignals(cmd.Context(), client, output.isJSON(), cmd.OutOrStdout())
 	}
 	return cmd
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,11 +26,7 @@ object, and what is missing in a snapshot does not exist.`,
 	dialect := cmd.Flags().String("for", "", "the database: "+strings.Join(sql.Dialects, ", "))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		text, err := sql.Print(*dialect)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprint(cmd.OutOrStdout(), text)
-		return err
+		return printText(cmd, text, err)
 	}
 	return cmd
 }

@@ -11,16 +11,8 @@ import (
 )
 
 func stateCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "state",
-		Short: "Look at the replicated state, or remove it",
-		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: show, check or reset")
-		},
-	}
-	onlyCommands(cmd)
-	cmd.AddCommand(stateShowCommand(), stateCheckCommand(), stateResetCommand())
-	return cmd
+	return groupCommand("state", "Look at the replicated state, or remove it", "",
+		stateShowCommand(), stateCheckCommand(), stateResetCommand())
 }
 
 // stateConfig adds --config, which names the state.
@@ -44,15 +36,11 @@ exporters and does not disturb them.`,
 	load := stateConfig(cmd)
 	output := outputFlag(cmd, "form: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asJSON, err := isJSON(*output)
-		if err != nil {
-			return err
-		}
 		cfg, err := load()
 		if err != nil {
 			return err
 		}
-		return inspect.ShowState(cmd.Context(), cfg, asJSON, cmd.OutOrStdout())
+		return inspect.ShowState(cmd.Context(), cfg, output.isJSON(), cmd.OutOrStdout())
 	}
 	return cmd
 }

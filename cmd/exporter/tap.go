@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -24,8 +23,8 @@ type tapFlags struct {
 	namespaces []string
 	labels     string
 	filter     string
-	output     string
-	color      *string
+	output     *choice
+	color      *choice
 	once       bool
 }
 
@@ -57,13 +56,12 @@ and no values: the object, the changed parts and the author.`,
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
 	flags.StringVarP(&f.labels, "selector", "l", "", "only objects with these labels, as kubectl writes it")
 	flags.StringVar(&f.filter, "filter", "", "only changes for which this CEL expression over object, oldObject and change is true")
-	flags.StringVarP(&f.output, "output", "o", tap.Diff, "form: "+strings.Join(tap.Formats, ", "))
+	f.output = choiceFlag(cmd, "output", "o", "form: "+strings.Join(tap.Formats, ", "), tap.Formats...)
 	flags.BoolVar(&f.once, "once", false, "end after the first change that is shown")
 	f.color = colorFlag(cmd)
 	flags.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&f.cluster.Context, "context", "", "context within the kubeconfig")
 	completeFlag(cmd, "select", servedResources(func(*cobra.Command) (config.Cluster, error) { return f.cluster, nil }))
-	completeFlag(cmd, "output", cobra.FixedCompletions(tap.Formats, cobra.ShellCompDirectiveNoFileComp))
 	flags.StringVar(&f.address, "address", "", "watch a running exporter by its admin address, host:port, and not the cluster")
 	for _, ofCluster := range []string{"kubeconfig", "context", "selector"} {
 		cmd.MarkFlagsMutuallyExclusive("address", ofCluster)
@@ -76,7 +74,7 @@ and no values: the object, the changed parts and the author.`,
 		ctx, stop := untilInterrupted(cmd.Context())
 		defer stop()
 		out := outputWithStyles(cmd)
-		p := tap.NewPrinter(out, f.output, useColor(*f.color, out), f.once)
+		p := tap.NewPrinter(out, f.output.value, f.color.useColor(out), f.once)
 		if f.address != "" {
 			return tap.Admin(ctx, tap.AdminOptions{Address: f.address, Takes: f.changeFilter(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
 		}
@@ -100,7 +98,6 @@ func (f *tapFlags) selectArguments(args []string) {
 	}
 }
 
-// changeFilter returns the filter of the changes that the flags select.
 func (f *tapFlags) changeFilter() func(*event.Change) bool {
 	r := f.selectionRule()
 	selected, inNamespace := r.Matcher(), r.Namespaces.Filter()
@@ -122,12 +119,6 @@ func (f *tapFlags) selectionRule() selection.Rule {
 func (f *tapFlags) validate() error {
 	if len(f.selected) == 0 && f.address == "" {
 		return fmt.Errorf("nothing to watch: give for example --select deployments.apps, or --select '*' for everything")
-	}
-	if !slices.Contains(tap.Formats, f.output) {
-		return fmt.Errorf("--output %q: expected one of %s", f.output, strings.Join(tap.Formats, ", "))
-	}
-	if err := checkColor(*f.color); err != nil {
-		return err
 	}
 	if err := f.selectionRule().Validate("--"); err != nil {
 		return fmt.Errorf("%s", flagNames.Replace(err.Error()))

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -14,21 +13,13 @@ import (
 )
 
 // colorFlag adds --color to a command that people look at.
-func colorFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().String("color", "auto", "colors: auto (on a terminal, unless NO_COLOR is set), always or never")
+func colorFlag(cmd *cobra.Command) *choice {
+	return choiceFlag(cmd, "color", "", "colors: auto (on a terminal, unless NO_COLOR is set), always or never", "auto", "always", "never")
 }
 
-func checkColor(choice string) error {
-	if !slices.Contains([]string{"auto", "always", "never"}, choice) {
-		return fmt.Errorf("--color %q: expected auto, always or never", choice)
-	}
-	return nil
-}
-
-// useColor reports whether to write in color.
-func useColor(choice string, out io.Writer) bool {
-	if choice != "auto" {
-		return choice == "always"
+func (c *choice) useColor(out io.Writer) bool {
+	if c.value != "auto" {
+		return c.value == "always"
 	}
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(out)
 }

@@ -30,9 +30,6 @@ code is 3 if the exporter is not ready.`,
 	once := cmd.Flags().Bool("once", false, "print one picture and end")
 	color := colorFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := checkColor(*color); err != nil {
-			return err
-		}
 		if err := checkAddress(*address); err != nil {
 			return err
 		}
@@ -40,7 +37,7 @@ code is 3 if the exporter is not ready.`,
 		defer stop()
 		out := outputWithStyles(cmd)
 		return top.Run(ctx, top.Options{
-			Address: *address, Out: out, Size: func() (int, int) { return sizeOf(out) }, Once: *once || !isTerminal(out), Color: useColor(*color, out),
+			Address: *address, Out: out, Size: func() (int, int) { return sizeOf(out) }, Once: *once || !isTerminal(out), Color: color.useColor(out),
 		})
 	}
 	return cmd

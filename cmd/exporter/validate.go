@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,14 +35,10 @@ exit code is 3.`,
 	online := cmd.Flags().Bool("online", false, "ask the API server and the sinks, too")
 	format := outputFlag(cmd, "text, or json with all problems, warnings and checks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asJSON, err := isJSON(*format)
-		if err != nil {
-			return err
-		}
 		var r validation
-		err = r.check(cmd.Context(), *path, *online)
+		err := r.check(cmd.Context(), *path, *online)
 		write := r.writeText
-		if asJSON {
+		if format.isJSON() {
 			write = r.writeJSON
 		}
 		return errors.Join(write(cmd.OutOrStdout(), cmd.ErrOrStderr()), err)
@@ -83,12 +78,7 @@ func (v *validation) check(ctx context.Context, path string, online bool) error 
 	return nil
 }
 
-func (v *validation) writeJSON(out, _ io.Writer) error {
-	e := json.NewEncoder(out)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
+func (v *validation) writeJSON(out, _ io.Writer) error { return inspect.WriteJSON(out, v) }
 
 // writeText writes what is not an error: main prints those.
 func (v *validation) writeText(out, errs io.Writer) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -51,10 +50,7 @@ found and what is not.`,
 	cmd.Flags().DurationVar(&o.Wait, "wait", 150*time.Second, "wait no longer for a watermark of each resource, and for the end of each signal")
 	output := outputFlag(cmd, "form of the result: text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asJSON, err := isJSON(*output)
 		switch {
-		case err != nil:
-			return err
 		case o.Bodies && o.StreamOnly:
 			return errors.New("--bodies compares with the cluster, which --stream-only does not ask; give one of them")
 		case o.Repair && o.StreamOnly:
@@ -71,10 +67,8 @@ found and what is not.`,
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			err = e.Encode(r)
+		if output.isJSON() {
+			err = inspect.WriteJSON(cmd.OutOrStdout(), r)
 		} else {
 			err = r.WriteText(cmd.OutOrStdout())
 		}

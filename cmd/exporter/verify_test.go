@@ -39,7 +39,7 @@ journal: {dir: `+t.TempDir()+`}
 		{[]string{"--sink", "topic", "--bodies", "--stream-only"}, exit.Usage, "give one of them"},
 		{[]string{"--sink", "topic", "--repair", "--stream-only"}, exit.Usage, "give one of them"},
 		{[]string{"--sink", "topic", "--wait", "-1s"}, exit.Usage, "--wait -1s: expected"},
-		{[]string{"--sink", "topic", "-o", "yaml"}, exit.Usage, "neither text nor json"},
+		{[]string{"--sink", "topic", "-o", "yaml"}, exit.Usage, "expected one of text, json"},
 	} {
 		code, stdout, stderr := try(t, append([]string{"verify", "--config", file}, test.args...)...)
 		if code != test.code || stdout != "" || !strings.Contains(stderr, test.text) {

@@ -68,6 +68,14 @@ func usageErrorf(format string, args ...any) error {
 	return exit.With(exit.Usage, fmt.Errorf(format, args...))
 }
 
+// WriteJSON writes a result as JSON that people read, too.
+func WriteJSON(w io.Writer, result any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(result)
+}
+
 func orDash(s string) string {
 	if s == "" {
 		return "-"
@@ -157,9 +165,7 @@ func WriteJournalStat(dir string, bounds JournalBounds, asJSON bool, out io.Writ
 		}
 		report := newJournalReport(dir, s, bounds)
 		if asJSON {
-			e := json.NewEncoder(w)
-			e.SetIndent("", "  ")
-			return e.Encode(report)
+			return WriteJSON(w, report)
 		}
 		return report.writeText(w)
 	})
