@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -75,7 +77,6 @@ func (d *DeadLetters) updateCondition() {
 	d.condition.Update(d.fullProblem(), "bytes", d.totalBytes(), "maxDeadLetters", d.maxBytes)
 }
 
-// totalBytes are the stored bytes of all dead letters.
 func (d *DeadLetters) totalBytes() (total int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,13 +190,26 @@ func (r deadLetterReader) countBySink() (map[string]deadLetterCount, error) {
 }
 
 // lettersAfter returns at most limit dead letters of a sink behind an offset, in order of offsets.
-func (r deadLetterReader) lettersAfter(sink string, after uint64, limit int) (letters []event.DeadLetter, err error) {
+func (r deadLetterReader) lettersAfter(sink string, after uint64, limit int) ([]event.DeadLetter, error) {
+	begin := func(it *pebble.Iterator) bool { return it.SeekGE(codec.KeyDeadLetter(sink, after+1)) }
+	return r.readLetters(sink, limit, begin, (*pebble.Iterator).Next)
+}
+
+// newestLetters returns at most limit dead letters of a sink, that with the highest offset first.
+func (r deadLetterReader) newestLetters(sink string, limit int) ([]event.DeadLetter, error) {
+	return r.readLetters(sink, limit, (*pebble.Iterator).Last, (*pebble.Iterator).Prev)
+}
+
+// readLetters returns at most limit dead letters of a sink, from the one that begin finds on.
+func (r deadLetterReader) readLetters(
+	sink string, limit int, begin, next func(*pebble.Iterator) bool,
+) (letters []event.DeadLetter, err error) {
 	it, err := r.newPrefixIter(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
-	for it.SeekGE(codec.KeyDeadLetter(sink, after+1)); it.Valid() && len(letters) < limit; it.Next() {
+	for ok := begin(it); ok && len(letters) < limit; ok = next(it) {
 		value, err := it.ValueAndErr()
 		if err != nil {
 			return nil, err
@@ -207,27 +221,6 @@ func (r deadLetterReader) lettersAfter(sink string, after uint64, limit int) (le
 		letters = append(letters, d)
 	}
 	return letters, it.Error()
-}
-
-// newestLetters returns at most limit dead letters of a sink, that with the highest offset first.
-func (r deadLetterReader) newestLetters(sink string, limit int) (newest []event.DeadLetter, err error) {
-	it, err := r.newPrefixIter(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
-	for it.Last(); it.Valid() && len(newest) < limit; it.Prev() {
-		value, err := it.ValueAndErr()
-		if err != nil {
-			return nil, err
-		}
-		d, err := r.decodeLetter(it.Key(), value)
-		if err != nil {
-			return nil, err
-		}
-		newest = append(newest, d)
-	}
-	return newest, it.Error()
 }
 
 func (r deadLetterReader) decodeLetter(key, value []byte) (event.DeadLetter, error) {

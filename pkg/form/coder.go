@@ -164,20 +164,6 @@ func (f *Coder) CodeFixed(v []byte) {
 	}
 }
 
-// CodeOptionalBytes codes bytes that may be nil: one more than their length, 0 for nil, and the bytes.
-func (f *Coder) CodeOptionalBytes(v *[]byte) {
-	n := uint64(0)
-	if *v != nil {
-		n = uint64(len(*v)) + 1
-	}
-	switch f.CodeUvarint(&n); {
-	case !f.Decoding:
-		f.Out = append(f.Out, *v...)
-	case n > 0:
-		*v = []byte(f.cutText(n - 1))
-	}
-}
-
 // CodeCount codes the number of items that follow. Each takes at least so many bytes, which keeps a broken count from
 // causing a huge allocation.
 func (f *Coder) CodeCount(n, least int) int {

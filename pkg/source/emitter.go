@@ -94,6 +94,11 @@ func (e *emitter) appendObservation(ctx context.Context, o event.Observation) er
 // emitEvents emits what changed with a batch of events. position is that of the last event; "" during a list.
 func (e *emitter) emitEvents(ctx context.Context, events []deltas.Event, position string) error {
 	o, err := e.tracker.Load().ObserveEvents(events, position)
+	return e.appendObserved(ctx, o, err)
+}
+
+// appendObserved appends an observation that may have failed, after which the snapshot in progress may be complete.
+func (e *emitter) appendObserved(ctx context.Context, o event.Observation, err error) error {
 	if err != nil {
 		return &appendError{err}
 	}

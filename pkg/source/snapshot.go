@@ -78,14 +78,7 @@ func (e *emitter) emitExisting(ctx context.Context, a *snapshotAttempt, objects 
 		return nil
 	}
 	o, err := e.tracker.Load().ObserveExisting(objects, listVersion)
-	if err != nil {
-		return &appendError{err}
-	}
-	if err := e.appendObservation(ctx, o); err != nil {
-		return err
-	}
-	e.checkSnapshot()
-	return nil
+	return e.appendObserved(ctx, o, err)
 }
 
 // checkSnapshot ends the reading for the snapshot in progress if that has every known object.
@@ -295,7 +288,6 @@ func (s *snapshotReading) begin(position string) error {
 	return nil
 }
 
-// visit adds an object to the batch.
 func (s *snapshotReading) visit(ctx context.Context, o *deltas.Object) error {
 	stored, err := s.batch.add(ctx, o)
 	if err != nil || !stored {
@@ -325,7 +317,6 @@ type snapshotSlots struct {
 	bySink map[string]chan struct{}
 }
 
-// slotsOf returns the pool of a sink.
 func (s *snapshotSlots) slotsOf(sink string) chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
