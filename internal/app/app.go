@@ -61,7 +61,7 @@ func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar
 	a := &app{
 		shared: &shared{version: version, log: log}, level: level, secrets: secrets, failure: newFailure(),
 	}
-	a.terms = newTerms(a.shared, a.failure)
+	a.terms = &terms{shared: a.shared, failure: a.failure, handovers: make(chan handover)}
 	a.reloader = newReloader(log, a.terms.current.Load, a.applyConfig)
 	a.reloader.refusal = func(began time.Time, err error) { a.telemetry.RecordSpan("reload", began, err) }
 	return a
@@ -150,7 +150,7 @@ func (a *app) stopProcessTasks() {
 	a.signalTask.stop()
 	a.configTask.stop()
 	a.handoverTask.stop()
-	a.membership.stopElection()
+	a.membership.electionTask.stop() // releases the Lease, if this process holds it
 	a.adminTask.stop()
 }
 

@@ -329,7 +329,6 @@ func (c *composition) newSource() (*source.Source, error) {
 	return source.New(s)
 }
 
-// recordList records a complete list.
 func (c *composition) recordList(scope string, began time.Time, objects int) {
 	c.telemetry.RecordSpan("list", began, nil, slog.String("scope", scope), slog.Int("objects", objects))
 }

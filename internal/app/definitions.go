@@ -42,8 +42,6 @@ type definition struct {
 // that lacks the type, if there is one.
 const noSchema = "none "
 
-func (d definition) hasNoSchema() bool { return strings.HasPrefix(d.identity, noSchema) }
-
 // NewPathChecker returns a checker that asks an API server.
 func NewPathChecker(client *apiserver.Client) *PathChecker {
 	return &PathChecker{client, true, map[groupVersion]openAPIDocument{}}
@@ -112,7 +110,6 @@ func (p *PathChecker) readDefinition(ctx context.Context, r event.Resource, know
 	return d, d.identity == known, nil
 }
 
-// readDocument reads the OpenAPI document of a group and version.
 func (p *PathChecker) readDocument(ctx context.Context, of groupVersion, known string) (d openAPIDocument, unchanged bool, err error) {
 	if d, read := p.documents[of]; read {
 		return d, d.failure == nil && d.tag == known && known != "", d.failure

@@ -69,9 +69,6 @@ func (m *membership) startElection(failed func(error)) {
 	m.electionTask = startTask("election", m.election.Run, failed)
 }
 
-// stopElection releases the Lease, if this process holds it.
-func (m *membership) stopElection() { m.electionTask.stop() }
-
 // contextWhileActive returns a context that also ends, with a *sinks.DeposedError as its cause, when another process is seen
 // to hold the Lease. release ends it in any case and waits for the goroutine that watches the Lease.
 func (m *membership) contextWhileActive(ctx context.Context) (active context.Context, release func()) {
@@ -130,10 +127,6 @@ type terms struct {
 type handover struct {
 	next *composition // prepared, not opened
 	done chan error   // receives one result: nil when next is installed; capacity 1
-}
-
-func newTerms(s *shared, failure *failure) *terms {
-	return &terms{shared: s, failure: failure, handovers: make(chan handover)}
 }
 
 // runTerms runs one term after the other: the next one follows when a handover is requested, or when another process has

@@ -274,7 +274,6 @@ func (p *protection) checkRules(ctx context.Context) (all bool) {
 	return all
 }
 
-// typesOf returns the types that are watched by a rule.
 func (p *protection) typesOf(r *protectedRule) []source.GuardedType {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -299,7 +298,7 @@ func (p *protection) checkType(
 	_, known := p.findType(r, resource)
 	d, unchanged, err := checker.readDefinition(bounded, resource, known)
 	var counter *shape.PathCounter
-	if err == nil && (!unchanged || sampled && d.hasNoSchema()) {
+	if err == nil && (!unchanged || sampled && strings.HasPrefix(d.identity, noSchema)) {
 		counter, err = p.matchPaths(bounded, checker, r, resource, d)
 	}
 	if bounded.Err() != nil {

@@ -42,7 +42,6 @@ func newMask(secrets []string) mask {
 	return m
 }
 
-// replaceSecrets replaces the set of secrets.
 func (m mask) replaceSecrets(secrets []string) {
 	if m.secrets != nil {
 		m.secrets.Store(secretPattern(secrets))

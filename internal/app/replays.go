@@ -60,7 +60,6 @@ func (s *requestedReplays) submit(ctx context.Context, r signals.Request) (signa
 	return signal, err
 }
 
-// describeReplay describes a replay that begins.
 func describeReplay(r journal.Replay) string {
 	if r.Since.IsZero() {
 		return fmt.Sprintf("changes %d to %d follow, between live changes", r.Next, r.Last)

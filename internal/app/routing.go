@@ -88,7 +88,6 @@ func (r *routing) topicsBySink(targets []config.Target) (map[string]string, erro
 	return to, nil
 }
 
-// routeStats returns the counters of all routes.
 func (r *routing) routeStats() []shape.RouteStats {
 	if r.router == nil {
 		return nil

@@ -51,7 +51,6 @@ type runner struct {
 	closing      sync.Once
 }
 
-// startDelivery starts the pipeline.
 func (r *runner) startDelivery(retry config.Retry, failed func(error)) {
 	r.deliveryTask = startTask("sink "+r.name, r.runPipelines, failed)
 	if r.deadLetters != nil {
@@ -106,7 +105,6 @@ func (r *runner) isDrained() bool {
 	return r.drainTarget != nil && r.pipeline.Stats().Low >= *r.drainTarget
 }
 
-// stopDelivery stops the pipeline.
 func (r *runner) stopDelivery() {
 	if r.deadLetters != nil {
 		r.deadLetters.stopPinging()

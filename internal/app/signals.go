@@ -41,7 +41,6 @@ type signalControl struct {
 	switches map[signals.Subject]*delivery.PauseSwitch
 }
 
-// newSignalControl returns the signals that the journal has.
 func newSignalControl(j *journal.Journal, r *replica, log *slog.Logger) (*signalControl, error) {
 	c := &signalControl{log: log, journal: j, replica: r, switches: map[signals.Subject]*delivery.PauseSwitch{}}
 	c.registry = signals.NewRegistry(c.storeBook)
@@ -194,7 +193,6 @@ func (c *signalControl) waitingFor(sink string) uint64 {
 	return newest - min(newest, max(cursor.Low, c.journal.Oldest()-1))
 }
 
-// submit executes a request.
 func (c *signalControl) submit(ctx context.Context, r signals.Request, cfg *config.Config) (signals.Signal, error) {
 	s := r.New(time.Now())
 	of := s.Subject()

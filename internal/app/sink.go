@@ -220,7 +220,6 @@ func publishTruncated(ctx context.Context, s sinks.Sink, m sinks.Message) error 
 	}
 }
 
-// publishOne publishes one message.
 func publishOne(ctx context.Context, s sinks.Sink, m sinks.Message) error {
 	lane, err := s.Lane(m.Change)
 	if router, ok := s.(sinks.Router); ok {

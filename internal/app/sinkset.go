@@ -214,7 +214,6 @@ func (set *sinkSet) logBlocking(newest uint64) {
 	}
 }
 
-// close closes the sinks.
 func (set *sinkSet) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -43,7 +43,6 @@ func newRequestedSnapshots(c *signalControl, s scopeSource, sinks []config.Sink,
 	}
 }
 
-// submit stores a signal and requests its snapshots.
 func (s *requestedSnapshots) submit(ctx context.Context, r signals.Request) (signals.Signal, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -76,7 +76,6 @@ func parseConfig(file string, content []byte, checks ...func(*reporter, *Config)
 	return &cfg, nil
 }
 
-// locateProblem adds to a problem where it is in a file.
 func locateProblem(file, path string, p Problem) Problem {
 	rep := newReporter(file)
 	if content, err := readLimited(file, maxFileBytes); err == nil {

@@ -186,7 +186,6 @@ func (rep *reporter) follows(p Problem, undecoded []Problem) bool {
 	})
 }
 
-// leadsThrough reports whether a path leads through another one.
 func leadsThrough(path, outer string) bool {
 	return outer == "" || strings.HasPrefix(path, outer) && len(path) > len(outer) && strings.ContainsRune(".[", rune(path[len(outer)]))
 }

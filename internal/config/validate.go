@@ -153,7 +153,6 @@ func fieldsOf(t reflect.Type) map[string]field {
 	return fields
 }
 
-// keysInStructOrder lists the keys in the order of the struct.
 func keysInStructOrder(fields map[string]field) []string {
 	return slices.SortedFunc(maps.Keys(fields), func(a, b string) int { return fields[a].order - fields[b].order })
 }

@@ -148,7 +148,6 @@ func withHolder(lease *coordination.Lease, by holder, duration time.Duration, no
 	return lease
 }
 
-// holderOf returns the holder.
 func holderOf(lease *coordination.Lease) holder {
 	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
 		return holder{}

@@ -134,7 +134,6 @@ func namesWithSubresources(r event.Resource) []string {
 
 const writeVerbs = "[create, update, patch, delete, deletecollection]"
 
-// renderPolicy returns the smallest audit policy.
 func (a auditedResources) renderPolicy() string {
 	var b strings.Builder
 	b.WriteString("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived, ResponseStarted]\nomitManagedFields: true\nrules:\n")

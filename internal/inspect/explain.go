@@ -91,7 +91,6 @@ func queryNamespaces(ctx context.Context, client *apiserver.Client, found *selec
 	return slices.DeleteFunc(all, func(n namespaceReport) bool { return !n.Missing && n.Unknown == "" })
 }
 
-// fillAccess sets the permissions of each scope.
 func fillAccess(ctx context.Context, client *apiserver.Client, scopes []*scopeReport) error {
 	asked := make([]selection.Scope, len(scopes))
 	for i, s := range scopes {
@@ -279,7 +278,6 @@ func newResourceReport(m selection.Match, by string) resourceReport {
 	return resource
 }
 
-// pathOf returns the path of a name in the configuration.
 func pathOf(rule, name int) string { return fmt.Sprintf("resources[%d].select[%d]", rule, name) }
 
 // allScopes returns the scopes of all rules, in order.

@@ -63,7 +63,6 @@ func (r ruleReport) scopeNotes(of func(*scopeReport) string) (notes []nameReport
 	return notes
 }
 
-// limitsText describes the limits of the rule.
 func (r ruleReport) limitsText() string {
 	var all []string
 	add := func(word string, values ...string) {
@@ -341,7 +340,6 @@ func destinationWithRoutes(routes []config.Route, s config.Sink, c *event.Change
 	return rest
 }
 
-// routeMayMatch reports whether a route may match changes like the sample.
 func routeMayMatch(r config.Route, sample *event.Change) bool {
 	route := r.Selection()
 	takes := route.Namespaces.Filter()
@@ -491,7 +489,6 @@ func stampedAuthors(resource event.Resource) *authorsReport {
 	}}
 }
 
-// writeAuthors writes the reports as text.
 func writeAuthors(b *bytes.Buffer, resources []resourceReport) {
 	for i, r := range resources {
 		a := r.Authors

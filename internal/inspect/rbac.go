@@ -327,7 +327,6 @@ func writeHelmValues(b *strings.Builder, all roleRules) {
 	}
 }
 
-// rbacDocuments returns the roles and bindings.
 func rbacDocuments(o RBACOptions, all roleRules) (documents []string) {
 	if len(all[""]) > 0 {
 		documents = append(documents, roleDocument(o, "", all[""]), bindingDocument(o, ""))

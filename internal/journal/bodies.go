@@ -38,7 +38,6 @@ func (b *bodyIndex) reset() {
 	b.pending, b.resources = map[bodyKey]*pendingBody{}, map[string]bool{}
 }
 
-// recordStored records that a resource has bodies in the store.
 func (b *bodyIndex) recordStored(resource string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +110,6 @@ type logExtent struct {
 	startBytes, endBytes uint64 // bytes before the oldest frame, bytes up to and with the newest
 }
 
-// sizeBytes is the stored bytes of the log.
 func (e logExtent) sizeBytes() int64 { return int64(e.endBytes - e.startBytes) }
 
 // frameReader reads the frames of a store.

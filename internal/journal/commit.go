@@ -140,7 +140,7 @@ func (c *committer) publishGroup(g *group, written bool) {
 	c.sinks.publishWrite(&g.sinks)
 	c.deadLetters.publishWrite(&g.deadLetters)
 	if g.gapsEmitted {
-		c.identity.clearRecovery()
+		c.identity.setRecovery(nil)
 	}
 	c.log.publishWrite(&g.log)
 }

@@ -203,9 +203,6 @@ func (i *Identity) setRecovery(r *Recovery) {
 	i.recovered = r
 }
 
-// clearRecovery is called when the gaps of a recovery are committed.
-func (i *Identity) clearRecovery() { i.setRecovery(nil) }
-
 // loadVersion checks the format version, or writes it into an empty store.
 func (i *Identity) loadVersion() error {
 	value, err := i.store.getValue(codec.KeyVersion)

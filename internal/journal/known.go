@@ -245,7 +245,6 @@ func (w *knownWrite) storeKnown(resource string, known []event.Known, removed []
 	}
 }
 
-// storeBodies writes and deletes bodies.
 func (w *knownWrite) storeBodies(pending []*pendingBody) {
 	w.bodies = append(w.bodies, pending...)
 	b := w.batch

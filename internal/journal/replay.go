@@ -210,7 +210,6 @@ func (l *ReplayLedger) find(id string) (r Replay, stored bool) {
 	return r, stored
 }
 
-// write stores a replay with the group.
 func (l *ReplayLedger) write(g *group, r Replay) error {
 	value, err := json.Marshal(r)
 	if err != nil {
@@ -235,7 +234,6 @@ func (l *ReplayLedger) update(change func()) {
 	l.log.keepFrom(from)
 }
 
-// loadFromStore reads the stored replays.
 func (l *ReplayLedger) loadFromStore() error {
 	all := map[string]Replay{}
 	err := l.store.forEachKey(codec.KeyReplay(""), func(_, value []byte) error {

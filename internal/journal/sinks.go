@@ -87,7 +87,6 @@ func slowestOf(sinks map[string]sinkCursor, except []string) (slowest string, lo
 	return slowest, low
 }
 
-// declaredNames returns the declared sinks.
 func (l *SinkLedger) declaredNames() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

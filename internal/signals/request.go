@@ -89,7 +89,6 @@ const idLength = 10
 // NewID returns an ID that no other signal has.
 func NewID() string { return strings.ToLower(rand.Text()[:idLength]) }
 
-// withID returns the request with an ID.
 func (r Request) withID() Request {
 	if r.ID == "" {
 		r.ID = NewID()
@@ -152,7 +151,6 @@ var (
 	}
 )
 
-// members returns the names of all members of a form.
 func (f form) members() []string {
 	return slices.Concat(slices.Concat(f.needed...), f.allowed, []string{"signal", "id"})
 }

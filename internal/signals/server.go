@@ -102,7 +102,6 @@ func newHandler(h Handler, withLetters bool) http.Handler {
 	return mux
 }
 
-// readLetters answers a request for dead letters.
 func readLetters(h Handler, r *http.Request) answer {
 	var of [2]uint64
 	for i, name := range []string{"offset", "after"} {

@@ -328,7 +328,6 @@ func (p *checkpointer) addResources(b *entryBatch, resources []event.StoredResou
 	}
 }
 
-// addProgress adds the lane progress of a checkpoint.
 func (p *checkpointer) addProgress(b *entryBatch, progress map[sinkLane]sinks.LanePosition) {
 	for lane, position := range progress {
 		p.addLane(b, lane, position)
@@ -423,7 +422,6 @@ func (p *checkpointer) rebuildFromJournal(ctx context.Context) error {
 	return nil
 }
 
-// journalResource returns the resource of this name as the journal has it.
 func (p *checkpointer) journalResource(name string) event.Resource {
 	for _, r := range p.journal.Checkpoint().Resources {
 		if r.Resource.String() == name {

@@ -263,7 +263,6 @@ func (b *entryBatch) setEntry(key, value []byte) {
 	b.size += e.Size()
 }
 
-// removeEntries removes the keys of entries.
 func (b *entryBatch) removeEntries(entries []sinks.StateEntry) {
 	for _, e := range entries {
 		b.setIfChanged(e.Key, nil)
@@ -392,7 +391,6 @@ func (p *entryMap) set(hash uint64, key, value []byte) {
 	p.compactIfSparse()
 }
 
-// delete removes a key.
 func (p *entryMap) delete(hash uint64, key []byte) {
 	e, _ := p.findEntry(hash, key)
 	if e == nil {

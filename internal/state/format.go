@@ -93,7 +93,6 @@ func encodeKey(first byte, number uint64, rest ...string) []byte {
 	return key
 }
 
-// decodeKey splits a key that has a number.
 func decodeKey(key string) (number uint64, rest string, err error) {
 	return number, rest, form.DecodeValue("key", []byte(key[1:]), func(f *form.Coder, _ *struct{}) {
 		f.CodeUvarint(&number)
@@ -237,7 +236,6 @@ func withoutPositions(lost *journal.Members) *journal.Members {
 	return m
 }
 
-// addMembers adds the members of a checkpoint.
 func (p *checkpointer) addMembers(b *entryBatch, members *journal.Members, generation uint64) {
 	record := membersRecord{generation: generation, sinks: members.Sinks}
 	for _, f := range members.Former {

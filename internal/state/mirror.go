@@ -325,7 +325,6 @@ func (t *tail) removeUpTo(ref objectRef, version uint64, deleted bool) (removed 
 	return removed
 }
 
-// removeResource removes all records of a resource.
 func (t *tail) removeResource(resource string) {
 	maps.DeleteFunc(t.objects, func(place emittedRef, _ map[string]liveObject) bool { return place.resource == resource })
 }

@@ -105,7 +105,6 @@ func (s *sinkSet) addTail(name string, sink sinks.Fenced, t *tail) {
 	}
 }
 
-// waitingLanes returns the lanes of a sink that wait.
 func (s *sinkSet) waitingLanes(name string) map[sinks.Lane]waitingLane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +169,6 @@ func (s *sinkSet) deliveredFilter(name string) func(sinks.Lane, *event.Change) b
 	}
 }
 
-// laneProgress collects the progress of all lanes of all sinks.
 func (s *sinkSet) laneProgress() map[sinkLane]sinks.LanePosition {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -208,7 +208,6 @@ func readTail(ctx context.Context, sink sinks.Fenced, from tailStart, waiting ma
 	return t, nil
 }
 
-// destinationNumber returns the number of a destination.
 func (d *deliveredSet) destinationNumber(name string) uint32 {
 	n, ok := d.destinations[name]
 	if !ok {

@@ -154,7 +154,7 @@ func (t *takeOver) run(ctx context.Context) error {
 	}
 	// The state gets the new journal ID before the journal does. If the process ends in between, the two differ, and the
 	// next take-over does not resume a journal that is only partly seeded.
-	if t.plan.journal.clearsJournal() {
+	if t.plan.journal == seedJournal || t.plan.journal == clearJournal {
 		if err := t.seedJournal(ctx); err != nil {
 			return err
 		}
@@ -376,9 +376,6 @@ const (
 
 // rebuildsState reports whether the state is built from the journal, so that nothing in it counts until that is done.
 func (s journalStart) rebuildsState() bool { return s == rebuildState || s == clearJournal }
-
-// clearsJournal reports whether the journal is emptied.
-func (s journalStart) clearsJournal() bool { return s == seedJournal || s == clearJournal }
 
 // startPlan is how state and journal start after a take-over.
 type startPlan struct {

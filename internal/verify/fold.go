@@ -127,7 +127,6 @@ func (v *verification) applyControl(table *consumer.Table, r *record) {
 	}
 }
 
-// describePlace names the place of a record.
 func (v *verification) describePlace(stored sinks.StoredRecord) string {
 	return fmt.Sprintf("%s@%d", describeLane(v.tail.lanes[stored.Lane]), stored.Position)
 }
@@ -145,7 +144,6 @@ func (s *scope) addGap(g *consumer.Gap) {
 	s.result.Gaps = append(s.result.Gaps, GapResult(*g))
 }
 
-// foldObject applies a record of an object.
 func (v *verification) foldObject(s *scope, r *record, stored sinks.StoredRecord) {
 	key := consumer.Key{Namespace: r.Namespace, Name: r.Name}
 	if r.foreign {
@@ -187,7 +185,6 @@ func (v *verification) noteMalformed(s *scope, r *record, stored sinks.StoredRec
 	}
 }
 
-// newWrong describes a record that is wrong.
 func (v *verification) newWrong(kind Kind, r *record, stored sinks.StoredRecord) Difference {
 	return Difference{Kind: kind, Namespace: r.Namespace, Name: r.Name, ID: r.ID, Record: v.describePlace(stored)}
 }

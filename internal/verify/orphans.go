@@ -88,7 +88,6 @@ type orphanPart struct {
 	rows     map[orphanRow]foundRow
 }
 
-// readRows reads the rows of the range.
 func (p *orphanPart) readRows(ctx context.Context) error {
 	err := p.readLanes(ctx, p.contains, func(at orphanRow, stored sinks.StoredRecord) error {
 		if row, kind := p.parseRow(stored); kind == rowReplaced {

@@ -265,7 +265,6 @@ type recordParser struct {
 	shared  map[string]string
 }
 
-// writesRows reports whether values of a format are rows.
 func writesRows(f format.Format) bool { return f == format.Upsert || f == format.Debezium }
 
 // facts are the members that tables do not need.

@@ -393,7 +393,6 @@ func (v *verification) reachBackTo(s *scope, position string) bool {
 	})
 }
 
-// describeLane names a lane.
 func describeLane(l sinks.StoredLane) string {
 	if l.Count > 1 {
 		return fmt.Sprintf("%s/%d", l.Target, l.Index)

@@ -37,10 +37,6 @@ type tail struct {
 	marks   map[scopeKey][][]mark
 }
 
-func newTail(reader sinks.StoredReader, parser *recordParser, target string, after []int64) *tail {
-	return &tail{reader: reader, parser: parser, target: target, after: after, marks: map[scopeKey][][]mark{}}
-}
-
 // Ends returns where the lanes of a topic end.
 func Ends(ctx context.Context, reader sinks.StoredReader, topic string) ([]int64, error) {
 	lanes, err := reader.StoredLanes(ctx, topic)

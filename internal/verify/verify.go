@@ -163,7 +163,7 @@ type verification struct {
 func newVerification(o *Options, topic string, scopes []*scope) *verification {
 	v := &verification{Options: o, scopes: scopes, byKey: map[scopeKey]*scope{}, shown: time.Now()}
 	v.parser = &recordParser{cluster: o.Cluster, format: o.Format, keyed: writesRows(o.Format)}
-	v.tail = newTail(o.Reader, v.parser, topic, o.After[topic])
+	v.tail = &tail{reader: o.Reader, parser: v.parser, target: topic, after: o.After[topic], marks: map[scopeKey][][]mark{}}
 	for _, s := range scopes {
 		v.byKey[s.key] = s
 	}

@@ -350,7 +350,6 @@ func (o *Object) toKnown() event.Known {
 	return event.Known{Key: o.key, UID: o.UID, ResourceVersion: o.ResourceVersion, Summary: o.Summary}
 }
 
-// matchesKnown reports whether the object is in the known version.
 func (o *Object) matchesKnown(known event.Known) bool {
 	return known.UID == o.UID && known.ResourceVersion == o.ResourceVersion && known.UID != ""
 }

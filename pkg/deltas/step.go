@@ -104,7 +104,6 @@ type objectStep struct {
 	changes []*event.Change
 }
 
-// isKnown reports whether the object is known to exist.
 func (s *objectStep) isKnown() bool { return s.known.UID != "" }
 
 // isKnownObject reports whether o is the known object, in any version.
@@ -487,7 +486,6 @@ func (t *Tracker) CancelSnapshot() event.Observation {
 	return t.endSnapshot(event.PartialEnd)
 }
 
-// endSnapshot returns the observation with the end record of the snapshot.
 func (t *Tracker) endSnapshot(kind event.Type) event.Observation {
 	s := t.beside
 	t.beside = nil

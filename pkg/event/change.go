@@ -525,7 +525,6 @@ func copyBody(b *[]byte, bodies []byte) []byte {
 // stringCopies holds copies of strings in as few allocations as possible.
 type stringCopies struct{ strings.Builder }
 
-// copyStrings replaces each string with its copy.
 func (t *stringCopies) copyStrings(all ...*string) {
 	for _, s := range all {
 		if t.Cap()-t.Len() < len(*s) {

@@ -174,8 +174,6 @@ const (
 	maxCopyVerdicts = 64
 )
 
-func newCopyMemory() *copyMemory { return &copyMemory{resources: map[string]*resourceCopies{}} }
-
 // ofResource returns the verdicts about a resource, under the lock.
 func (m *copyMemory) ofResource(name string) *resourceCopies {
 	r := m.resources[name]
@@ -215,10 +213,6 @@ func (m *copyMemory) storeObject(resource event.Resource, key string, o *objectC
 	if r.unknown[hash] = o.unknown; !o.unknown {
 		delete(r.unknown, hash)
 	}
-}
-
-func (m *copyMemory) forgetObject(resource event.Resource, key string) {
-	m.storeObject(resource, key, &objectCopies{modified: true})
 }
 
 // hides reports whether an annotation with a value, a JSON string, has to stay redacted.

@@ -142,7 +142,6 @@ func (s *copySearch) isSuspicious(text []byte) bool {
 	})
 }
 
-// containsValue reports whether a text is or contains a redacted value.
 func (s *copySearch) containsValue(text []byte) bool {
 	if s.values[string(text)] {
 		return true

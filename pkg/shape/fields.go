@@ -89,16 +89,6 @@ func (c selection) dispositionOf(container bool) disposition {
 	return keepWhole
 }
 
-// memberSelection returns the selection for a member of a partly kept object.
-func (c selection) memberSelection(name []byte) selection {
-	return c.narrowTo(c.keep.MemberOrNil(name), c.drop.MemberOrNil(name), c.id.MemberOrNil(name))
-}
-
-// elementSelection returns the selection for elements of a partly kept array.
-func (c selection) elementSelection() selection {
-	return c.narrowTo(c.keep.ElementOrNil(), c.drop.ElementOrNil(), nil)
-}
-
 func (c selection) narrowTo(keep, drop, id *path.Tree) selection {
 	n := selection{keep: keep, drop: drop, id: id, all: c.all || keep != nil && keep.Ends}
 	n.none = c.none || drop != nil && drop.Ends || !n.all && keep == nil
@@ -115,7 +105,7 @@ func (w *selectionPass) selectMembers(i int, c selection, depth int) int {
 	out := remover{edits: &w.edits}
 	m := rawjson.EnterObject(w.b, i)
 	for m.Next() {
-		next := c.memberSelection(m.Key)
+		next := c.narrowTo(c.keep.MemberOrNil(m.Key), c.drop.MemberOrNil(m.Key), c.id.MemberOrNil(m.Key))
 		if next.dispositionOf(w.isContainer(m.I)) == removeAll {
 			if m.I = rawjson.SkipValue(w.b, m.I, depth+1); m.I >= 0 {
 				out.removeItem(m.Comma, m.Start, m.I)
@@ -132,7 +122,7 @@ func (w *selectionPass) selectElements(i int, c selection, depth int) int {
 	out := remover{edits: &w.edits}
 	e := rawjson.EnterArray(w.b, i)
 	for e.Next() {
-		next := c.elementSelection()
+		next := c.narrowTo(c.keep.ElementOrNil(), c.drop.ElementOrNil(), nil)
 		if next.dispositionOf(w.isContainer(e.I)) == removeAll {
 			if e.I = rawjson.SkipValue(w.b, e.I, depth+1); e.I >= 0 {
 				out.removeItem(e.Comma, e.Start, e.I)

@@ -154,7 +154,6 @@ func readPaths(problem problemFunc, key string, texts []string) []path.Path {
 	return paths
 }
 
-// parseAllPaths parses all paths of a policy.
 func (p Policy) parseAllPaths() (redact, only, ignore, keep, drop []path.Path, err error) {
 	for _, kind := range []struct {
 		key   string

@@ -178,7 +178,6 @@ const (
 	actionDescend // an object or array, item by item
 )
 
-// actionAt returns the action of the tree for the value at i.
 func actionAt(t *path.Tree, b []byte, i int) valueAction {
 	if t == nil || i >= len(b) {
 		return actionPass
@@ -400,7 +399,7 @@ func (p Policy) describeRedaction(key []byte) (secret, other string) {
 	if p.redactMode() == HMAC {
 		other += " " + newHasher(key, p.HMAC.Scope).prefix
 	}
-	return other + " " + p.SecretMetadata.describeShown(), other
+	return other + " " + fmt.Sprintf("%q %q", p.SecretMetadata.Labels, p.SecretMetadata.Annotations), other
 }
 
 // Fingerprint returns a hash of everything that the redaction of a policy depends on. It does not reveal the key.

@@ -226,7 +226,6 @@ func isCompared(c *event.Change) bool {
 	return c.Type == event.Added && c.Previous == c.ResourceVersion
 }
 
-// recordDecision records and returns whether a change is emitted.
 func recordDecision(c *event.Change, keep bool, of *objectFlags) bool {
 	switch {
 	case keep && isCompared(c):
@@ -417,7 +416,6 @@ type objectFlags struct {
 
 var flagsSeed = maphash.MakeSeed()
 
-// has reports whether an object has one of the flags.
 func (f *objectFlags) has(key string, one flags) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -147,9 +147,6 @@ func (m SecretMetadata) validateNames(problem problemFunc) {
 // isQualifiedName reports whether a label or annotation may have this name: an optional prefix with a slash, and a name.
 func isQualifiedName(name string) bool { return qualifiedName.MatchString(name) }
 
-// describeShown returns all settings, for the fingerprint of a policy.
-func (m SecretMetadata) describeShown() string { return fmt.Sprintf("%q %q", m.Labels, m.Annotations) }
-
 var qualifiedName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
 // The summary of a known object holds digests of its parts (see deltas.AppendParts). Short values can be guessed from a

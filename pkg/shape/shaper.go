@@ -55,7 +55,7 @@ type Shaper struct {
 
 // New returns a shaper for the policies of all rules, in order. The policies must be valid.
 func New(policies []Policy, options Options) (*Shaper, error) {
-	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, flags: map[string]*objectFlags{}, memory: newCopyMemory()}
+	s := &Shaper{bodies: options.Bodies, ruleOf: options.RuleOf, flags: map[string]*objectFlags{}, memory: &copyMemory{resources: map[string]*resourceCopies{}}}
 	if s.ruleOf == nil {
 		s.ruleOf = func(event.Resource) (int, bool) { return 0, len(policies) > 0 }
 	}
@@ -245,7 +245,6 @@ func (s *Shaper) Outdated() map[string]int {
 	return all
 }
 
-// flagsOf returns the flags of the objects of a resource.
 func (s *Shaper) flagsOf(resource string) *objectFlags {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +259,7 @@ func (s *Shaper) sealKnown(r *rule, o *event.Observation, of *objectFlags) {
 	now, conceals := r.emissionOf(o.Resource), r.redactor.hidesValuesOf(o.Resource)
 	for _, key := range o.RemovedKeys {
 		if of.change(key, 0, outdated|otherBody|notEmitted); conceals {
-			s.memory.forgetObject(o.Resource, key)
+			s.memory.storeObject(o.Resource, key, &objectCopies{modified: true})
 		}
 	}
 	if len(o.Known) == 0 {

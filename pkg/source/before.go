@@ -30,10 +30,6 @@ type statesBefore struct {
 	ended     atomic.Bool
 }
 
-func newStatesBefore(f *follower) *statesBefore {
-	return &statesBefore{follower: f, requested: map[string]bool{}}
-}
-
 func (s *statesBefore) end() { s.ended.Store(true) }
 
 // storeFor stores the states of the objects that change for the first time with a batch of events. s may be nil.
@@ -114,7 +110,7 @@ func (f *follower) startBackgroundReads(ctx context.Context) (stop func()) {
 		running.Go(func() { f.resyncPeriodically(ctx) })
 	}
 	if f.bodiesMissing {
-		f.watcher.before = newStatesBefore(f)
+		f.watcher.before = &statesBefore{follower: f, requested: map[string]bool{}}
 		running.Go(func() { f.fillBodies(ctx) })
 	}
 	running.Go(func() { f.emitRequestedSnapshots(ctx) })

@@ -100,7 +100,6 @@ func (f *follower) emitVanished(ctx context.Context) error {
 	return f.out.emitAllDeletes(ctx, "")
 }
 
-// newEndpoint returns the endpoint of the scope in a version.
 func (f *follower) newEndpoint(scope selection.Scope) (*apiserver.Endpoint, error) {
 	e, err := f.runner.env.cfg.Client.Endpoint(scope)
 	if guard := f.runner.env.cfg.Guard; err == nil && guard != nil {

@@ -206,6 +206,3 @@ func (i *clusterIdentity) recordDenied(err error) {
 	i.lastDenied = time.Now()
 	i.condition.Update(condition.Problem{Code: condition.ClusterUnchecked, Cause: apiserver.Reason(err)})
 }
-
-// knownUID returns the UID; "" if unknown.
-func (i *clusterIdentity) knownUID() string { return *i.uid.Load() }

@@ -41,7 +41,6 @@ func newNamespaceChecker(cfg *Config) *namespaceChecker {
 	}
 }
 
-// setChecked replaces the names and globs to check.
 func (n *namespaceChecker) setChecked(names []string, globs []selection.NamespaceGlob) {
 	wanted := map[string]*selection.NamespaceGlob{}
 	for _, name := range names {

@@ -121,7 +121,6 @@ type attempt struct {
 	restarts  int    // how often the first page was requested again because a continue token had expired
 }
 
-// readPages reads page after page.
 func (a *attempt) readPages(ctx context.Context) error {
 	o, renewed, failures := a.firstRequest(), false, 0 // renewed: the token is one that an error contained
 	for {

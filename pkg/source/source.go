@@ -156,7 +156,6 @@ func New(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// failRun ends Run with an error.
 func (s *Source) failRun(err error) { s.cancel(err) }
 
 // Run blocks until ctx ends and everything has stopped; it then returns nil. It is called once. An API server that does not
@@ -205,7 +204,7 @@ func endError(ctx context.Context, err error) error {
 }
 
 // Identity returns the UID of the cluster's namespace kube-system; empty if unknown.
-func (s *Source) Identity() string { return s.identity.knownUID() }
+func (s *Source) Identity() string { return *s.identity.uid.Load() }
 
 // Cluster is the cluster name in changes; empty until it is known.
 func (s *Source) Cluster() string { return s.identity.clusterName() }

@@ -126,7 +126,6 @@ func (f *changeReader) readConnection(ctx context.Context, connected func()) err
 	return errors.New("it closed the connection")
 }
 
-// showChange shows a change that is meant.
 func (f *changeReader) showChange(ctx context.Context, text string) error {
 	var facts changeFacts
 	if err := json.Unmarshal([]byte(text), &facts); err != nil {

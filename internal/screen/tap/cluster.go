@@ -39,7 +39,7 @@ type ClusterOptions struct {
 // Cluster shows what changes from now on until ctx ends, which is no error, or the printer has enough. Values of Secrets are
 // masked before anything is kept or shown.
 func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
-	log := slog.New(newNotes(o.Notes))
+	log := slog.New(&notes{mu: &sync.Mutex{}, w: o.Notes})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	rule, err := resolveNames(ctx, o.Client, o.Rule)

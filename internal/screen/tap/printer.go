@@ -289,8 +289,6 @@ type notes struct {
 	before string // attributes that every line has
 }
 
-func newNotes(w io.Writer) *notes { return &notes{mu: &sync.Mutex{}, w: w} }
-
 var _ slog.Handler = (*notes)(nil)
 
 func (n *notes) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }

@@ -46,7 +46,6 @@ func entriesOf(object []byte, buffer []entry, depth int) ([]entry, error) {
 	return buffer, nil
 }
 
-// elementsOf returns the elements of an array.
 func elementsOf(array []byte, depth int) ([][]byte, error) {
 	var all [][]byte
 	e := rawjson.EnterArray(array, 0)

@@ -47,7 +47,6 @@ func Values(before, after []byte) []byte {
 	return append(b, ']')
 }
 
-// appendDifference appends a comma and a difference.
 func appendDifference(b, pointer, from, to []byte, index int) []byte {
 	b = appendQuoted(append(b, `,{"path":`...), pointer)
 	var omitted []byte

@@ -155,7 +155,6 @@ func explainIssues(issues *cel.Issues, withOld bool) error {
 	return errors.New(strings.Join(all, "; "))
 }
 
-// variableNames returns the names of all variables.
 func variableNames(withOld bool) []string {
 	names := []string{"object"}
 	if withOld {

@@ -210,7 +210,6 @@ func (a *ackLog) contradict(partition cluster.Partition) {
 	}
 }
 
-// recordBegin records where lanes begin.
 func (a *ackLog) recordBegin(lanes map[sinks.Lane]sinks.LanePosition) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -218,7 +218,6 @@ func (c CreateTopics) settingFaults(found *cluster.Layout, settings map[string]s
 	return faults
 }
 
-// createRequest returns the request that creates a topic as configured.
 func (c CreateTopics) createRequest(topic string) createtopics.RequestTopic {
 	r := createtopics.RequestTopic{Name: topic, NumPartitions: -1, ReplicationFactor: -1}
 	if c.Partitions > 0 {
@@ -287,7 +286,6 @@ func topicOfWaitingLane(name sinks.Lane) (topic string, ok bool) {
 	return strings.CutSuffix(string(name), waitingSuffix)
 }
 
-// topicOfLane returns the topic of any lane.
 func topicOfLane(lane sinks.Lane) string {
 	topic, _, _ := strings.Cut(string(lane), "/")
 	return topic

@@ -56,7 +56,6 @@ func (s *laneSet) laneByName(name sinks.Lane) (*lane, error) {
 	return l, nil
 }
 
-// waitingPublisher returns the publisher of the waiting lane of a topic.
 func (s *laneSet) waitingPublisher(topic string) *waitingPublisher {
 	t := s.topics.topicByName(topic)
 	s.mu.Lock()
@@ -183,7 +182,6 @@ func (w *waitingPublisher) groupByPartition(batch []sinks.Message) map[int32][]s
 	return parts
 }
 
-// messagePartitions returns the partitions that get a message.
 func (w *waitingPublisher) messagePartitions(m sinks.Message) []int32 {
 	if !sinks.WaitingWatermark(m.Change) {
 		return []int32{partitionForKey(m.Change.AppendKey(nil), w.partitions)}

@@ -184,7 +184,6 @@ func (w *publishWindow) isInDoubt() bool {
 	return slices.ContainsFunc(w.batches, func(f *inFlightBatch) bool { return f.maybeWritten || f.pending != nil })
 }
 
-// dropBatches removes all batches.
 func (w *publishWindow) dropBatches() {
 	for _, f := range w.batches {
 		w.releaseBuffer(f)

@@ -202,7 +202,6 @@ func (w *warnings) topic(name string) *condition.Condition {
 	return w.topics[name]
 }
 
-// conditions returns the status of each topic.
 func (w *warnings) conditions() (all []condition.Status) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -237,7 +237,6 @@ func (f *fence) newestBatchID(ctx context.Context, l *connection.Link, claim sin
 	return id, err
 }
 
-// ownershipRecord describes the fence as a record in the stream.
 func (f *fence) ownershipRecord(l *connection.Link, claim sinks.Claim) stream.Ownership {
 	o := stream.Ownership{Client: f.cfg.streamClient(l), Subject: f.cfg.fenceSubject(claim), Description: "the right to publish"}
 	if f.features.acceptsTTL.Load() {

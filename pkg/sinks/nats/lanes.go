@@ -126,7 +126,6 @@ func (*laneLayout) SharesObjects(a, b sinks.Lane) bool {
 	return known && other && sinks.SharesHashes(i, m, j, n)
 }
 
-// splitLaneOf returns the lane of a change in a split layout.
 func (n *laneLayout) splitLaneOf(c *event.Change) sinks.Lane {
 	return n.splitLane(sinks.KeyHash(c) % uint64(n.count))
 }
@@ -143,7 +142,6 @@ func (n *laneLayout) allSplitLanes() []sinks.Lane {
 	return names
 }
 
-// containsLane reports whether a lane exists in one of the layouts.
 func (n *laneLayout) containsLane(lane sinks.Lane) bool {
 	_, of, known := parseLane(lane)
 	return lane == singleLane || known && of == uint64(n.count)

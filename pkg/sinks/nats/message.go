@@ -84,7 +84,6 @@ func (e *encoder) appendSubject(dst []byte, m sinks.Message) []byte {
 	return subject.AppendName(dst, m.Change, AppendToken)
 }
 
-// subjectOf returns the subject of a message.
 func (e *encoder) subjectOf(m sinks.Message) string { return string(e.appendSubject(nil, m)) }
 
 // omitsChange reports whether the destination cannot hold a change: a control record in a bucket, other than a watermark.

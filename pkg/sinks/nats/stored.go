@@ -323,7 +323,6 @@ func planTails(lanes map[sinks.Lane]sinks.LanePosition, end uint64) (all []laneT
 	return all, first
 }
 
-// parseLane parses the name of a lane.
 func parseLane(lane sinks.Lane) (index, of uint64, known bool) {
 	if lane == singleLane {
 		return 0, 1, true

@@ -66,12 +66,10 @@ func (c Config) validateURL() error {
 	return nil
 }
 
-func (c Config) hasURL() bool { return c.validateURL() == nil }
-
 // validateCleartext refuses to send a password or token in cleartext without allowCleartextCredentials. A loopback address
 // is no exception, because a server may announce others to connect to. Seeds and .creds files only sign a challenge.
 func (c Config) validateCleartext() error {
-	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || !c.hasURL() {
+	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || c.validateURL() != nil {
 		return nil
 	}
 	for i, address := range strings.Split(c.URL, ",") {

@@ -175,7 +175,6 @@ func (s *Sink) Conditions() []condition.Status {
 	})}
 }
 
-// setConfiguredHeaders sets the configured headers.
 func (s *Sink) setConfiguredHeaders(header http.Header) error {
 	header.Set("User-Agent", "kubecdc")
 	for _, h := range s.cfg.Headers {

@@ -151,7 +151,6 @@ func parseGroups(root string, body []byte) ([]metav1.APIGroup, error) {
 	return named.Groups, err
 }
 
-// readVersions requests each version of the groups.
 func (d *discovery) readVersions(ctx context.Context, root string, groups []metav1.APIGroup) {
 	var asking sync.WaitGroup
 	slots := make(chan struct{}, discoveryRequests)

@@ -24,7 +24,7 @@ func newObject(b []byte, f *fields, typeMeta string) (*deltas.Object, error) {
 	o := deltas.NewObject(namespace, name)
 	o.UID = text.nextText(f.uid)
 	o.ResourceVersion = text.nextText(f.resourceVersion)
-	o.Summary, o.Names = text.nextBytes(text.summary), text.remainingText()
+	o.Summary, o.Names = text.nextBytes(text.summary), text.all[text.next:]
 	if err := setGeneration(o, f.generation.bytesOf(b)); err != nil {
 		return nil, err
 	}
@@ -131,14 +131,10 @@ func newSharedText(b []byte, f *fields) sharedText {
 	return sharedText{b: b, all: string(all), summary: summary}
 }
 
-// nextBytes returns the next n bytes.
 func (t *sharedText) nextBytes(n int) string {
 	t.next += n
 	return t.all[t.next-n : t.next]
 }
-
-// remainingText returns everything after the last nextBytes.
-func (t *sharedText) remainingText() string { return t.all[t.next:] }
 
 // nextText returns the next string, unescaped. Spans are passed in the order of newSharedText.
 func (t *sharedText) nextText(s span) string {

@@ -18,7 +18,6 @@ type span struct{ start, end int }
 func (s span) isPresent() bool         { return s.end > s.start }
 func (s span) bytesOf(b []byte) []byte { return b[s.start:s.end] }
 func (s span) withQuotes() span        { return span{s.start - 1, s.end + 1} }
-func unquotedSpan(from, to int) span   { return span{from + 1, to - 1} }
 
 // fields is the result of one pass over an object's JSON. Spans of strings exclude the quotes and may contain escapes.
 type fields struct {
@@ -307,7 +306,6 @@ func enterObject(b []byte, i int) members { return members{rawjson.EnterObject(b
 
 func (m *members) startsWith(c byte) bool { return m.I < len(m.b) && m.b[m.I] == c }
 
-// skipValue passes the value and returns its span.
 func (m *members) skipValue() span {
 	from := m.I
 	m.I = rawjson.SkipTrustedValue(m.b, from)
@@ -324,7 +322,7 @@ func (m *members) readString(s *span) {
 	switch {
 	case m.I < 0:
 	case quoted:
-		*s = unquotedSpan(v.start, v.end)
+		*s = span{v.start + 1, v.end - 1}
 	case string(v.bytesOf(m.b)) == "null":
 		*s = span{}
 	default:

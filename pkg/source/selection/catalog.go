@@ -248,7 +248,6 @@ func (r Rule) excludesAll(p pattern) bool {
 	return slices.ContainsFunc(parsePatterns(r.Exclude), func(x pattern) bool { return x.coversPattern(p) })
 }
 
-// excludesResource reports whether Exclude names the resource.
 func (r Rule) excludesResource(resource event.Resource) bool {
 	return anyMatches(parsePatterns(r.Exclude), resource)
 }

@@ -202,7 +202,6 @@ type nameSearch struct {
 	seen       map[string]bool
 }
 
-// chooseCharacters sets characters.
 func (s *nameSearch) chooseCharacters() {
 	tokens := slices.Concat(s.globs...)
 	chosen := map[string]bool{}

@@ -61,7 +61,6 @@ func newAWSIdentity(region string, client *http.Client) (*awsIdentity, error) {
 	return &awsIdentity{region: region, client: client}, nil
 }
 
-// connectionToken returns a token for one connection.
 func (i *awsIdentity) connectionToken(ctx context.Context) (string, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

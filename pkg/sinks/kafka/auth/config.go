@@ -164,7 +164,7 @@ func (s SASL) NewMechanism(timeout time.Duration) (sasl.Mechanism, error) {
 
 func (s SASL) newBearer(client *http.Client) (sasl.Mechanism, error) {
 	if s.Token == (credentials.Secret{}) {
-		return bearer{newTokenSource(s.OAuth, client).currentToken}, nil
+		return bearer{(&tokenSource{config: s.OAuth, client: client}).currentToken}, nil
 	}
 	read := func(context.Context) (string, error) { return readSecret(s.Token, "kafka.sasl.token") }
 	if _, err := read(context.Background()); err != nil {

@@ -63,11 +63,6 @@ type tokenSource struct {
 	renewAt time.Time
 }
 
-func newTokenSource(from OAuth, client *http.Client) *tokenSource {
-	return &tokenSource{config: from, client: client}
-}
-
-// newTokenClient returns an HTTP client for token endpoints.
 func newTokenClient(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout: timeout,

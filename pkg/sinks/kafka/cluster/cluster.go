@@ -95,7 +95,6 @@ func (c *Cluster) request(ctx context.Context, broker int32, request kproto.Mess
 	return c.requestOver(ctx, broker, forRequests, request)
 }
 
-// requestOver is request to one broker over the connection of a purpose.
 func (c *Cluster) requestOver(ctx context.Context, broker int32, purpose Purpose, request kproto.Message) (kproto.Message, error) {
 	to, err := c.pool.connectionTo(broker, purpose)
 	if errors.Is(err, errUnknownBroker) {

@@ -210,7 +210,6 @@ func (c *Cluster) IsNewestLead(ctx context.Context, by Lead, p Partition, timeou
 	return brokers > 0 && len(answers) == brokers
 }
 
-// certainShapes returns the shape of each topic of which a broker is certain.
 func certainShapes(r *kmsg.MetadataResponse) map[string]TopicShape {
 	shapes := map[string]TopicShape{}
 	for i := range r.Topics {

@@ -186,7 +186,6 @@ func (p *connectionPool) replaceMuted(under endpoint) {
 	}
 }
 
-// setAddresses records the addresses of brokers from a metadata response.
 func (p *connectionPool) setAddresses(brokers []kmsg.MetadataResponseBroker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

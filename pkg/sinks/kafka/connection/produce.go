@@ -128,7 +128,6 @@ func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(ti
 	return nil
 }
 
-// readProduced returns the answers to batches.
 func (r *request) readProduced(m kproto.Message) map[topicPartition]answer {
 	names := map[protocol.TopicID]string{}
 	for _, one := range r.calls {

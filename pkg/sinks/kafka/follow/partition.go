@@ -27,8 +27,6 @@ type Position struct {
 	last protocol.BatchID // zero if it is not known
 }
 
-func (p Position) hasBatch() bool { return p.last != protocol.BatchID{} }
-
 // String returns the stored form.
 func (p Position) String() string { return fmt.Sprintf("%d %d %d", p.Next, p.last.Base, p.last.CRC) }
 
@@ -147,7 +145,7 @@ func (p *Partition) restart(ctx context.Context, s *cluster.Span, loss string) e
 // readSpan reads the rest of a span. The batch that was read last is fetched again: if another batch is in its place, the
 // topic was recreated, whatever its offsets are.
 func (p *Partition) readSpan(ctx context.Context, s *cluster.Span) error {
-	s.Next, s.Last, s.VerifyLast = p.position.Next, p.position.last, p.position.hasBatch()
+	s.Next, s.Last, s.VerifyLast = p.position.Next, p.position.last, p.position.last != protocol.BatchID{}
 	if !s.VerifyLast && s.Next > s.First {
 		s.Next-- // its batch identifies the partition; the record itself is skipped
 	}

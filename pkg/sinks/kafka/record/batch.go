@@ -106,7 +106,6 @@ func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int,
 	return b, count, records, nil
 }
 
-// appendBatch appends the batch of the records in e.records.
 func (e *Encoder) appendBatch(dst []byte, records int, s ProducerSequence) ([]byte, error) {
 	start := len(dst)
 	dst, err := e.compress(append(dst, make([]byte, LengthPrefix+HeaderSize)...), e.records)

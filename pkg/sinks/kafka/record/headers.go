@@ -72,7 +72,6 @@ func (e *Encoder) appendIdentityHeaders(c *event.Change) {
 	e.headers = b
 }
 
-// appendValueHeader appends a header with the value in e.value.
 func (e *Encoder) appendValueHeader(name string) {
 	e.headers = appendString(e.headers, name)
 	e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)

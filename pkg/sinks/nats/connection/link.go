@@ -195,7 +195,6 @@ type Outage struct {
 }
 
 func (a *Outage) startOutage(p condition.Problem) { a.setProblem(p) }
-func (a *Outage) endOutage()                      { a.setProblem(condition.Problem{}) }
 
 func (a *Outage) setProblem(p condition.Problem) {
 	a.mu.Lock()
@@ -228,7 +227,7 @@ func (l *Link) notifyChange() {
 }
 
 func (l *Link) handleConnected(nc *nats.Conn) {
-	l.outage.endOutage()
+	l.outage.setProblem(condition.Problem{})
 	l.lameDuck.Store(false)
 	l.connectedReported.Store(true)
 	l.notifyChange()

@@ -217,7 +217,6 @@ func (s *Store) segmentMessage(data []byte) *nats.Msg {
 	return &nats.Msg{Header: header, Data: data}
 }
 
-// recordSegment records a stored segment as the newest one.
 func (s *Store) recordSegment(log int, sequence uint64) {
 	s.activeLog, s.lastSequence, s.newestSequence = log, sequence, sequence
 	s.newestNumber++
