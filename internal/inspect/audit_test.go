@@ -16,7 +16,7 @@ func auditConfig(t *testing.T, rules string) *config.Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "c.yaml")
 	text := "resources: " + rules + "\nsinks: [{name: out, stdout: {}}]\n" +
-		"audit: {webhook: {listen: \":9443\", certificate: c, key: k, clientCA: ca, clients: [kube-apiserver]}}\n"
+		"audit: {webhook: {listen: \":9443\", cert: c, key: k, clientCA: ca, clients: [kube-apiserver]}}\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
