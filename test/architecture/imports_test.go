@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"pkg/ratelimit":        nil,
 	"pkg/form":             nil,
 	"pkg/consumer":         {"pkg/rawjson", "pkg/resourceversion"},
+	"pkg/history":          nil,
 	"pkg/resourceversion":  nil,
 	"pkg/nearest":          nil,
 
@@ -94,6 +95,7 @@ var onlyFrom = map[string][]string{
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},
 	"github.com/spf13/viper":          {"internal/config"},
+	"github.com/parquet-go":           {"pkg/history"},
 	"github.com/google/cel-go":        {"pkg/shape/filter"},
 	"github.com/prometheus":           {"internal/admin", "internal/telemetry"},
 	"go.opentelemetry.io":             {"internal/telemetry"},

@@ -1,0 +1,102 @@
+package history
+
+import (
+	"cmp"
+	"time"
+)
+
+// Row is one record of the stream as a history stores it: a change of an object, what was seen of it in a list, its author,
+// or a control record. The tags are the schema of the files; a new column is added at the end.
+type Row struct {
+	Facts
+	Object string `parquet:"object,optional"` // JSON; "" where there is none
+}
+
+// Facts is a row without the object, which is most of its bytes.
+type Facts struct {
+	// Sequence numbers the rows in the order in which they were written, from 1, without a hole. The rows of an object are
+	// in the order of its changes.
+	Sequence int64 `parquet:"sequence,delta"`
+
+	Cluster         string `parquet:"cluster,dict"`
+	Group           string `parquet:"group,dict"` // "" is the core group
+	Version         string `parquet:"version,dict"`
+	Resource        string `parquet:"resource,dict"` // plural, lower case
+	Kind            string `parquet:"kind,dict"`
+	Namespace       string `parquet:"namespace,dict"` // "" for cluster-scoped objects
+	Name            string `parquet:"name,dict"`      // "" for control records, which are about a resource
+	UID             string `parquet:"uid,dict"`
+	ResourceVersion string `parquet:"resource_version"`
+	Type            string `parquet:"type,dict"` // that of the record (docs/events.md), or Alive
+
+	ChangedAt  time.Time `parquet:"changed_at,optional,timestamp(microsecond)"` // made at this time or before; zero: not said
+	NotBefore  time.Time `parquet:"not_before,optional,timestamp(microsecond)"` // and not before this one; zero: not known
+	TimeSource string    `parquet:"time_source,optional,dict"`
+	ObservedAt time.Time `parquet:"observed_at,timestamp(microsecond)"` // when the exporter read it
+
+	User        string `parquet:"user,optional,dict"`        // authenticated; on rows of type attributed
+	Manager     string `parquet:"manager,optional,dict"`     // field manager, as the client named itself
+	Attribution string `parquet:"attribution,optional,dict"` // exact or likely, with User
+
+	Changed []Difference `parquet:"changed,list"`
+
+	GapFrom   string `parquet:"gap_from,optional"` // last complete position; of an attribution.gap a time
+	GapTo     string `parquet:"gap_to,optional"`   // position at which the stream is complete again
+	GapReason string `parquet:"gap_reason,optional"`
+}
+
+// Difference is a place where an object differs from its state before. From and To are JSON; "" where there was, or is, no
+// value.
+type Difference struct {
+	Path string `parquet:"path"` // JSON Pointer (RFC 6901)
+	From string `parquet:"from,optional"`
+	To   string `parquet:"to,optional"`
+}
+
+// Alive is the type of a row that repeats the newest row of an object which existed where a large file begins, with all that
+// was known of it: the same Sequence, times and object, without Changed. It is no change. A reader needs it for the state at
+// a time, and ignores it otherwise.
+const Alive = "alive"
+
+// Time returns when the change was made, at the latest, or else when it was read.
+func (r *Facts) Time() time.Time {
+	if r.ChangedAt.IsZero() {
+		return r.ObservedAt
+	}
+	return r.ChangedAt
+}
+
+// IsState reports whether the row says which state an object has, or that it has none.
+func (r *Facts) IsState() bool { return isState(r.Type) }
+
+func isState(t string) bool {
+	switch t {
+	case "added", "updated", "deleted", "snapshot", "sync", Alive:
+		return true
+	}
+	return false
+}
+
+// Key is what files are sorted by: the object that a row is about. Control records have no name, so that they stand before
+// the objects they concern.
+type Key struct {
+	Cluster   string `json:"cluster"`
+	Group     string `json:"group"`
+	Resource  string `json:"resource"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// Key returns the key of the row.
+func (r *Facts) Key() Key { return Key{r.Cluster, r.Group, r.Resource, r.Namespace, r.Name} }
+
+// Compare orders keys as the files are sorted.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Cluster, o.Cluster), cmp.Compare(k.Group, o.Group), cmp.Compare(k.Resource, o.Resource),
+		cmp.Compare(k.Namespace, o.Namespace), cmp.Compare(k.Name, o.Name))
+}
+
+// Compare orders rows as the files are sorted: by object, and then in the order of writing.
+func (r *Facts) Compare(o *Facts) int {
+	return cmp.Or(r.Key().Compare(o.Key()), cmp.Compare(r.Sequence, o.Sequence))
+}

@@ -1,0 +1,158 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+)
+
+// Snapshot is a history as of one commit. What the writer does meanwhile, compaction and retention too, does not change it.
+// It holds its files open. Its methods may be called concurrently.
+type Snapshot struct {
+	Manifest *Manifest
+	files    []*os.File
+}
+
+// Open returns the newest commit of the history in a folder. A folder without one is an error that is fs.ErrNotExist. The
+// caller closes the snapshot.
+func Open(dir string) (*Snapshot, error) {
+	for {
+		m, err := ReadManifest(dir)
+		if err != nil {
+			return nil, err
+		}
+		if m.Version == 0 {
+			return nil, fmt.Errorf("%s holds no history: %w", dir, fs.ErrNotExist)
+		}
+		s, err := openFiles(dir, m)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return s, err
+		}
+		if again, e := ReadManifest(dir); e != nil || again.Version == m.Version { // otherwise the writer has replaced files
+			return nil, errors.Join(err, e)
+		}
+	}
+}
+
+func openFiles(dir string, m *Manifest) (*Snapshot, error) {
+	s := &Snapshot{Manifest: m}
+	for _, f := range m.Files {
+		file, err := os.Open(filepath.Join(dir, filepath.FromSlash(f.Path)))
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.files = append(s.files, file)
+	}
+	return s, nil
+}
+
+// Close closes the files.
+func (s *Snapshot) Close() (err error) {
+	for _, f := range s.files {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// Match selects objects, and the control records of their resources.
+type Match struct {
+	Cluster   string  // "" for all
+	Group     string  // only with Resource
+	Resource  string  // "" for all
+	Namespace *string // nil for all; "" for cluster-scoped objects
+	Name      string  // "" for all
+}
+
+// Query is what [Snapshot.Rows] returns.
+type Query struct {
+	Match
+	From, To time.Time // bounds of Row.Time, both included; zero: none
+	// WithoutObjects leaves Row.Object empty, which makes reading many times faster.
+	WithoutObjects bool
+}
+
+// Rows returns the rows of a query, without those of type [Alive], by object, and those of an object in the order of its
+// changes: the control records of a resource come before its objects, those of a namespace before the objects there. A row
+// is valid until the next one.
+func (s *Snapshot) Rows(ctx context.Context, q Query) iter.Seq2[*Row, error] {
+	p := plan{match: q.Match, from: q.From, to: q.To, withoutObjects: q.WithoutObjects}
+	return func(yield func(*Row, error) bool) { each(ctx, s.merge(0, p), yield) }
+}
+
+// RowsByFile is Rows in another order: file after file as the manifest has them, which is about the order of time.
+func (s *Snapshot) RowsByFile(ctx context.Context, q Query) iter.Seq2[*Row, error] {
+	p := plan{match: q.Match, from: q.From, to: q.To, withoutObjects: q.WithoutObjects}
+	return func(yield func(*Row, error) bool) {
+		for i := range s.files {
+			if p.wantsFile(&s.Manifest.Files[i]) && !each(ctx, newCursor(s.files[i], p), yield) {
+				return
+			}
+		}
+	}
+}
+
+// StateAt returns the objects that existed at t, by object: of each the row of its newest state, with the author where one
+// is known. Which of them lie in a gap, the caller finds by the gaps among [Snapshot.Rows]. A row is valid until the next
+// one.
+func (s *Snapshot) StateAt(ctx context.Context, t time.Time, m Match) iter.Seq2[*Row, error] {
+	p := plan{match: m, to: t, state: true}
+	return func(yield func(*Row, error) bool) {
+		each(ctx, &objects{from: &fold{from: s.merge(s.Manifest.base(t), p)}}, yield)
+	}
+}
+
+// merge returns the rows of the files from base on, by object.
+func (s *Snapshot) merge(base int, p plan) source {
+	m := &merger{}
+	for i := base; i < len(s.files); i++ {
+		if p.wantsFile(&s.Manifest.Files[i]) || p.state && i == base {
+			first := p
+			first.alive = p.state && i == base
+			m.sources = append(m.sources, newCursor(s.files[i], first))
+		}
+	}
+	return m
+}
+
+// each passes the rows of a source, and reports whether there is more to pass.
+func each(ctx context.Context, from source, yield func(*Row, error) bool) bool {
+	for {
+		row, err := from.next()
+		if err == nil {
+			err = ctx.Err()
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return true
+		case err != nil:
+			yield(nil, err)
+			return false
+		case !yield(row, nil):
+			return false
+		}
+	}
+}
+
+// source returns rows by object. A row is valid until the next call; io.EOF comes after the last one.
+type source interface{ next() (*Row, error) }
+
+// openParquet opens a file for reading.
+func openParquet(f *os.File) (*parquet.File, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	file, err := parquet.OpenFile(f, info.Size(), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(64<<10))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return file, nil
+}
