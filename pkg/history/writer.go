@@ -1,0 +1,358 @@
+package history
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// ID identifies the change that a row is of, so that one that comes again after a crash is not stored twice.
+type ID [16]byte
+
+// FencedError means that another writer has claimed the history. Nothing that this one commits counts any more.
+type FencedError struct{ Writer string }
+
+func (e *FencedError) Error() string { return "the history was claimed by writer " + e.Writer }
+
+// keptManifests is how many older manifests stay, for readers that have just looked for the newest.
+const keptManifests = 8
+
+// Writer is a claim on a history: from it on, no older writer commits anything. One goroutine appends, and one compacts and
+// removes; these may be two.
+type Writer struct {
+	dir  string
+	id   string
+	disk disk
+	lock *os.File
+
+	largeRows int64 // see pickMerge
+	fanIn     int
+
+	mu       sync.Mutex // held during a commit
+	manifest *Manifest
+	unsure   bool         // a commit has failed, and may have been made
+	recent   map[ID]int64 // sequences of rows in files that are not settled
+	settled  int64        // rows up to here are of changes that do not come again
+}
+
+// OpenWriter creates the folder if there is none, and claims it.
+func OpenWriter(dir string) (*Writer, error) { return openWriter(dir, osDisk{}) }
+
+func openWriter(dir string, d disk) (w *Writer, err error) {
+	if err := d.makeDir(filepath.Join(dir, manifestDir)); err != nil {
+		return nil, err
+	}
+	w = &Writer{dir: dir, id: strings.ToLower(rand.Text()[:12]), disk: d, largeRows: 200_000, fanIn: 32}
+	if w.lock, err = lockDir(dir); err != nil {
+		return nil, err
+	}
+	if err := w.claim(); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// claim makes this writer the one whose commits count, and removes what no commit has.
+func (w *Writer) claim() (err error) {
+	if w.manifest, err = ReadManifest(w.dir); err != nil {
+		return err
+	}
+	if err := w.commit(w.manifest.Files); err != nil {
+		return err
+	}
+	w.recent, w.settled = map[ID]int64{}, 0
+	for _, f := range w.manifest.Files {
+		if f.Level == 0 {
+			if err := w.readIDs(f); err != nil {
+				return err
+			}
+		}
+	}
+	if err := w.removeUncommitted(); err != nil {
+		return err
+	}
+	return w.disk.syncDir(filepath.Dir(w.dir)) // the folder itself may be new
+}
+
+// Begin comes before the first NewBatch, and before each that follows an error. After a commit that failed it finds out
+// whether that was made. It is a *FencedError if another writer has claimed the history.
+func (w *Writer) Begin() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.begin()
+}
+
+func (w *Writer) begin() error {
+	if !w.unsure {
+		return nil
+	}
+	m, err := ReadManifest(w.dir)
+	if err != nil {
+		return err
+	}
+	if m.Writer != w.id {
+		return &FencedError{m.Writer}
+	}
+	return w.claim()
+}
+
+// readIDs reads which changes a small file has.
+func (w *Writer) readIDs(f File) error {
+	file, err := os.Open(filepath.Join(w.dir, filepath.FromSlash(f.Path)))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	p, err := openParquet(file)
+	if err != nil {
+		return err
+	}
+	text, _ := p.Lookup(idsKey)
+	ids, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", file.Name(), idsKey, err)
+	}
+	for i := 0; len(ids) >= len(ID{}); i++ {
+		w.recent[ID(ids[:len(ID{})])] = f.FirstSequence + int64(i)
+		ids = ids[len(ID{}):]
+	}
+	return nil
+}
+
+// removeUncommitted removes the files that no commit has: they were being written when a process ended.
+func (w *Writer) removeUncommitted() error {
+	committed := map[string]bool{}
+	for _, f := range w.manifest.Files {
+		committed[filepath.Join(w.dir, filepath.FromSlash(f.Path))] = true
+	}
+	written, err := filepath.Glob(filepath.Join(w.dir, dayPrefix+"*", "*"))
+	if err != nil {
+		return err
+	}
+	unfinished, err := filepath.Glob(filepath.Join(w.dir, manifestDir, "*"+unfinishedExt))
+	if err != nil {
+		return err
+	}
+	for _, path := range append(written, unfinished...) {
+		if !committed[path] {
+			err = errors.Join(err, w.disk.remove(path))
+		}
+	}
+	return err
+}
+
+// commit makes a manifest of files the newest. The caller holds mu.
+func (w *Writer) commit(files []File) error {
+	m := &Manifest{Format: FormatVersion, Version: w.manifest.Version + 1, Writer: w.id, Files: files}
+	content, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	path := manifestPath(w.dir, m.Version)
+	unfinished := path + "." + w.id + unfinishedExt
+	if err := w.writeFile(unfinished, content); err != nil {
+		return err
+	}
+	w.unsure = true
+	err = w.disk.link(unfinished, path)
+	if err = errors.Join(err, w.disk.remove(unfinished), w.disk.syncDir(filepath.Dir(path))); err != nil {
+		if newest, readErr := ReadManifest(w.dir); errors.Is(err, fs.ErrExist) && readErr == nil && newest.Writer != w.id {
+			return &FencedError{newest.Writer}
+		}
+		return fmt.Errorf("commit: %w", err)
+	}
+	// A writer that was frozen may have created a number that was used before, and is gone since.
+	all, err := manifestVersions(w.dir)
+	if err != nil {
+		return err
+	}
+	if newest := all[len(all)-1]; newest > m.Version {
+		return &FencedError{fmt.Sprintf("of commit %d", newest)}
+	}
+	w.manifest, w.unsure = m, false
+	for _, old := range all {
+		if old < m.Version-keptManifests {
+			err = errors.Join(err, w.disk.remove(manifestPath(w.dir, old)))
+		}
+	}
+	return err
+}
+
+// writeFile writes a file and makes its content durable, not its name. It leaves nothing behind after an error, if it can.
+func (w *Writer) writeFile(path string, content []byte) error {
+	f, err := w.disk.create(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, w.disk.remove(path))
+	}
+	return nil
+}
+
+const (
+	dayPrefix     = "day="
+	dataExt       = ".parquet"
+	unfinishedExt = ".tmp" // of what readers of all files must not see
+)
+
+// newPath returns the path of a new file of a day, from its first row on.
+func newPath(day string, level int, first int64) string {
+	return fmt.Sprintf("%s/%016d-%d-%s%s", day, first, level, strings.ToLower(rand.Text()[:8]), dataExt)
+}
+
+// day returns the folder that a file is in.
+func (f *File) day() string {
+	day, _, _ := strings.Cut(f.Path, "/")
+	return day
+}
+
+// Stored returns the sequence of the row of a change, if that is stored and the change may come again; otherwise 0.
+func (w *Writer) Stored(id ID) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.recent[id]
+}
+
+// Settle says that the changes of the rows up to a sequence do not come again.
+func (w *Writer) Settle(sequence int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.settled = max(w.settled, sequence)
+	for id, row := range w.recent {
+		if row <= w.settled {
+			delete(w.recent, id)
+		}
+	}
+}
+
+// Batch is rows that are encoded and not stored yet.
+type Batch struct {
+	writer *Writer
+	first  int64
+	ids    []ID
+	files  []encodedFile
+}
+
+type encodedFile struct {
+	File
+	content []byte
+}
+
+// NewBatch numbers rows, in their order, and encodes them. ids are those of their changes. It changes the order of rows, and
+// refers to no memory of theirs afterwards.
+func (w *Writer) NewBatch(rows []Row, ids []ID) (*Batch, error) {
+	w.mu.Lock()
+	day, sequence := dayPrefix, w.manifest.LastSequence()
+	if n := len(w.manifest.Files); n > 0 {
+		day = w.manifest.Files[n-1].day()
+	}
+	w.mu.Unlock()
+	b := &Batch{writer: w, first: sequence + 1, ids: ids}
+	for len(rows) > 0 {
+		n := 0
+		next := day
+		for n < len(rows) {
+			of := max(day, dayPrefix+rows[n].ObservedAt.UTC().Format("2006-01-02")) // clocks may be set back
+			if n > 0 && of != next {
+				break
+			}
+			next = of
+			sequence++
+			rows[n].Sequence = sequence
+			n++
+		}
+		day = next
+		f := encodedFile{File: File{Path: newPath(day, 0, rows[0].Sequence)}}
+		if err := f.encode(rows[:n], ids[:n]); err != nil {
+			return nil, err
+		}
+		b.files = append(b.files, f)
+		rows, ids = rows[n:], ids[n:]
+	}
+	return b, nil
+}
+
+// encode encodes the rows of a file.
+func (f *encodedFile) encode(rows []Row, ids []ID) error {
+	joined := make([]byte, 0, len(ids)*len(ID{}))
+	for _, id := range ids {
+		joined = append(joined, id[:]...)
+	}
+	slices.SortFunc(rows, func(a, b Row) int { return a.Compare(&b.Facts) })
+	var out bytes.Buffer
+	list := rowList(rows)
+	if err := writeRows(&out, &list, base64.StdEncoding.EncodeToString(joined), &f.File); err != nil {
+		return err
+	}
+	f.content, f.Bytes = out.Bytes(), int64(out.Len())
+	return nil
+}
+
+// Commit stores the rows. When it returns nil, they are durable, and a later writer has all of them. After an error they may
+// be stored: see Begin.
+func (b *Batch) Commit() error {
+	w := b.writer
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.unsure || b.first != w.manifest.LastSequence()+1 {
+		return errors.New("another commit of this writer has failed meanwhile")
+	}
+	files := slices.Clone(w.manifest.Files)
+	for _, f := range b.files {
+		if err := w.addFile(f.File, func(path string) error { return w.writeFile(path, f.content) }); err != nil {
+			return err
+		}
+		files = append(files, f.File)
+	}
+	if err := w.commit(files); err != nil {
+		return err
+	}
+	for i, id := range b.ids {
+		w.recent[id] = b.first + int64(i)
+	}
+	return nil
+}
+
+// addFile writes a file under another name, and gives it its own when it is whole and durable.
+func (w *Writer) addFile(f File, write func(path string) error) error {
+	path := filepath.Join(w.dir, filepath.FromSlash(f.Path))
+	day := filepath.Dir(path)
+	if _, err := os.Stat(day); errors.Is(err, fs.ErrNotExist) {
+		if err := errors.Join(w.disk.makeDir(day), w.disk.syncDir(w.dir)); err != nil {
+			return err
+		}
+	}
+	if err := write(path + unfinishedExt); err != nil {
+		return err
+	}
+	return errors.Join(w.disk.rename(path+unfinishedExt, path), w.disk.syncDir(day))
+}
+
+// LastSequence returns the sequence of the newest row.
+func (w *Writer) LastSequence() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.manifest.LastSequence()
+}
+
+// Close ends the claim of the process. Nothing else is running.
+func (w *Writer) Close() error {
+	if w.lock == nil {
+		return nil
+	}
+	return w.lock.Close()
+}

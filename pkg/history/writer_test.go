@@ -1,0 +1,435 @@
+package history
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// powerLoss is a disk that fails from an operation on, and then loses what was not synced: contents, and which names folders
+// have.
+type powerLoss struct {
+	osDisk
+	left    int               // operations that succeed
+	applies bool              // the one that fails is done nevertheless
+	content map[string]bool   // paths whose content is not durable
+	undo    map[string][]undo // by folder
+	dir     string            // for what is removed
+}
+
+type undo func() error
+
+var errPower = errors.New("no power")
+
+func newPowerLoss(t *testing.T, left int, applies bool) *powerLoss {
+	return &powerLoss{left: left, applies: applies, content: map[string]bool{}, undo: map[string][]undo{}, dir: t.TempDir()}
+}
+
+// do makes an operation, and failed reports that it fails.
+func (d *powerLoss) do(operation func() error) error {
+	d.left--
+	if d.left < 0 && (d.left < -1 || !d.applies) {
+		return errPower
+	}
+	err := operation()
+	if d.left < 0 {
+		return errPower
+	}
+	return err
+}
+
+func (d *powerLoss) create(path string) (f diskFile, err error) {
+	err = d.do(func() error {
+		if f, err = d.osDisk.create(path); err == nil {
+			d.content[path] = true
+			d.later(path, func() error { return os.Remove(path) })
+		}
+		return err
+	})
+	if err != nil {
+		if f != nil {
+			f.Close()
+		}
+		return nil, err
+	}
+	return &powerFile{d, path, f}, nil
+}
+
+type powerFile struct {
+	disk *powerLoss
+	path string
+	diskFile
+}
+
+func (f *powerFile) Write(b []byte) (int, error) {
+	err := f.disk.do(func() error { _, err := f.diskFile.Write(b); return err })
+	return len(b), err
+}
+
+func (f *powerFile) Sync() error {
+	return f.disk.do(func() error { delete(f.disk.content, f.path); return nil })
+}
+
+func (d *powerLoss) later(path string, u undo) {
+	d.undo[filepath.Dir(path)] = append(d.undo[filepath.Dir(path)], u)
+}
+
+func (d *powerLoss) link(path, name string) error {
+	return d.do(func() error {
+		err := d.osDisk.link(path, name)
+		if err == nil {
+			d.later(name, func() error { return os.Remove(name) })
+		}
+		return err
+	})
+}
+
+func (d *powerLoss) rename(path, name string) error {
+	return d.do(func() error {
+		d.later(name, func() error { return os.Rename(name, path) })
+		return d.osDisk.rename(path, name)
+	})
+}
+
+func (d *powerLoss) remove(path string) error {
+	return d.do(func() error {
+		info, err := os.Stat(path)
+		if err != nil || info.IsDir() {
+			return errors.Join(err, d.osDisk.remove(path))
+		}
+		kept := filepath.Join(d.dir, fmt.Sprint(d.left))
+		d.later(path, func() error { return os.Rename(kept, path) })
+		return os.Rename(path, kept)
+	})
+}
+
+func (d *powerLoss) makeDir(path string) error {
+	return d.do(func() error { return d.osDisk.makeDir(path) })
+}
+
+func (d *powerLoss) syncDir(path string) error {
+	return d.do(func() error { delete(d.undo, path); return nil })
+}
+
+// lose makes the folder what it is after the loss.
+func (d *powerLoss) lose(t *testing.T) {
+	t.Helper()
+	for path := range d.content {
+		if err := os.Truncate(path, 1); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	for _, undos := range d.undo {
+		for i := range undos {
+			if err := undos[len(undos)-1-i](); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// model is a stream that is delivered again from what is settled on.
+type model struct {
+	rows    []Row // that are to be stored, without sequences
+	settled int   // rows that do not come again
+	acked   int
+}
+
+func idOf(r *Row) ID {
+	sum := sha256.Sum256([]byte(r.ResourceVersion))
+	return ID(sum[:len(ID{})])
+}
+
+// deliver delivers rows until the disk fails, or all are stored, with merges in between.
+func (m *model) deliver(w *Writer, random *rand.Rand) error {
+	for next := m.settled; next < len(m.rows); {
+		if err := w.Begin(); err != nil {
+			return err
+		}
+		end := min(len(m.rows), next+1+random.IntN(6))
+		var rows []Row
+		var ids []ID
+		for i := next; i < end; i++ {
+			if id := idOf(&m.rows[i]); w.Stored(id) == 0 {
+				rows, ids = append(rows, m.rows[i]), append(ids, id)
+			}
+		}
+		if len(rows) > 0 {
+			b, err := w.NewBatch(rows, ids)
+			if err != nil {
+				return err
+			}
+			if err := b.Commit(); err != nil {
+				return err
+			}
+		}
+		next = end
+		m.acked = max(m.acked, next)
+		if random.IntN(3) == 0 && next == m.acked {
+			m.settled = next
+			w.Settle(int64(next))
+		}
+		if _, err := w.Compact(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newModel makes a stream of changes of a few objects over three days.
+func newModel(n int, random *rand.Rand) *model {
+	m := &model{}
+	alive := map[string]bool{}
+	for i := range n {
+		name := fmt.Sprint("p", random.IntN(9))
+		kind := "updated"
+		switch {
+		case !alive[name]:
+			kind = "added"
+		case random.IntN(4) == 0:
+			kind = "deleted"
+		}
+		alive[name] = kind != "deleted"
+		r := Row{Facts: Facts{Cluster: "c", Version: "v1", Resource: "pods", Kind: "Pod", Namespace: "a", Name: name, UID: "u", Type: kind,
+			ResourceVersion: fmt.Sprint(1000 + i), ObservedAt: second(0).Add(time.Duration(i) * 72 * time.Hour / time.Duration(n))}}
+		if kind != "deleted" {
+			r.Object = fmt.Sprintf(`{"version":%d}`, i)
+		}
+		m.rows = append(m.rows, r)
+	}
+	return m
+}
+
+// verify compares what is stored with the stream: all rows once, in order, and the state at some times.
+func (m *model) verify(t *testing.T, dir string) {
+	t.Helper()
+	s := openFolder(t, dir)
+	stored := map[int64]string{}
+	for row, err := range s.Rows(t.Context(), Query{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stored[row.Sequence] != "" {
+			t.Fatalf("sequence %d is there twice", row.Sequence)
+		}
+		stored[row.Sequence] = row.ResourceVersion + row.Name + row.Type + row.Object
+	}
+	for i := range m.rows {
+		r := &m.rows[i]
+		if got := stored[int64(i+1)]; got != r.ResourceVersion+r.Name+r.Type+r.Object {
+			t.Fatalf("sequence %d is %q, want %+v", i+1, got, r)
+		}
+	}
+	if len(stored) != len(m.rows) {
+		t.Fatalf("%d rows, want %d", len(stored), len(m.rows))
+	}
+	m.verifyState(t, s, 0)
+}
+
+// verifyState compares the state at some times from a row on.
+func (m *model) verifyState(t *testing.T, s *Snapshot, from int) {
+	t.Helper()
+	for at := from; at < len(m.rows); at += 7 {
+		want := map[string]string{}
+		for i := range m.rows[:at+1] {
+			if r := &m.rows[i]; r.Type == "deleted" {
+				delete(want, r.Name)
+			} else {
+				want[r.Name] = r.Object
+			}
+		}
+		got := map[string]string{}
+		for row, err := range s.StateAt(t.Context(), m.rows[at].ObservedAt, Match{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[row.Name] = row.Object
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("at row %d: %v, want %v", at, got, want)
+		}
+	}
+}
+
+// openSmall opens a writer that merges after a few rows.
+func openSmall(dir string, d disk) (*Writer, error) {
+	w, err := openWriter(dir, d)
+	if err == nil {
+		w.largeRows, w.fanIn = 40, 3
+	}
+	return w, err
+}
+
+// TestNothingIsLostOrDoubledWhereverTheDiskStops, with what was not synced lost.
+func TestNothingIsLostOrDoubledWhereverTheDiskStops(t *testing.T) {
+	const rows = 60
+	for at := 1; ; at += 3 {
+		random := rand.New(rand.NewPCG(1, uint64(at)))
+		dir, m := filepath.Join(t.TempDir(), "history"), newModel(rows, random)
+		d := newPowerLoss(t, at, at%2 == 0)
+		w, err := openSmall(dir, d)
+		if err == nil {
+			err = errors.Join(m.deliver(w, random), w.Close())
+		}
+		if err == nil {
+			m.verify(t, dir)
+			if at < 100 {
+				t.Fatalf("the whole test is %d operations", at)
+			}
+			return
+		}
+		if !errors.Is(err, errPower) {
+			t.Fatal(err)
+		}
+		d.lose(t)
+		for range 2 { // the second start has nothing to do
+			w, err = openSmall(dir, osDisk{})
+			if err != nil {
+				t.Fatalf("stopped at %d: %v", at, err)
+			}
+			if err := errors.Join(m.deliver(w, random), w.Close()); err != nil {
+				t.Fatalf("stopped at %d: %v", at, err)
+			}
+		}
+		m.verify(t, dir)
+	}
+}
+
+func TestAnOlderWriterIsFenced(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	dir, m := t.TempDir(), newModel(60, random)
+	first, err := openSmall(dir, osDisk{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSmall(dir, osDisk{}); !errors.Is(err, ErrLocked) {
+		t.Errorf("a second writer on this machine: %v", err)
+	}
+	begun := &model{rows: m.rows[:30]}
+	if err := begun.deliver(first, random); err != nil {
+		t.Fatal(err)
+	}
+	m.settled = begun.settled
+	if err := first.Close(); err != nil { // another machine does not see the lock
+		t.Fatal(err)
+	}
+	second, err := openSmall(dir, osDisk{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fenced *FencedError
+	for range 2 {
+		if err := m.deliver(first, random); !errors.As(err, &fenced) || fenced.Writer != second.id {
+			t.Errorf("the first writer continued: %v", err)
+		}
+	}
+	if err := errors.Join(m.deliver(second, random), second.Close()); err != nil {
+		t.Fatal(err)
+	}
+	m.verify(t, dir)
+}
+
+// TestAFrozenWriterCommitsNothingByANumberThatIsGone: its number was used, and removed behind newer ones.
+func TestAFrozenWriterCommitsNothingByANumberThatIsGone(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	dir, m := t.TempDir(), newModel(200, random)
+	frozen, err := openSmall(dir, osDisk{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := frozen.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w, err := openSmall(dir, osDisk{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(m.deliver(w, random), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var fenced *FencedError
+	if err := m.deliver(frozen, random); !errors.As(err, &fenced) {
+		t.Errorf("it committed: %v", err)
+	}
+	m.verify(t, dir)
+}
+
+// TestMergesLeaveFewFiles, sorted and with what existed at their start.
+func TestMergesLeaveFewFiles(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	dir, m := t.TempDir(), newModel(900, random)
+	w, err := openSmall(dir, osDisk{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.deliver(w, random); err != nil {
+		t.Fatal(err)
+	}
+	large := 0
+	for _, f := range w.manifest.Files {
+		if f.Large {
+			large++
+		}
+	}
+	if n := len(w.manifest.Files); large < 10 || n > large+15 {
+		t.Errorf("%d files, of which %d are large", n, large)
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "*", "*.parquet"))
+	if err != nil || len(found) != len(w.manifest.Files) {
+		t.Errorf("%d files are there, want %d (%v)", len(found), len(w.manifest.Files), err)
+	}
+	m.verify(t, dir)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRetentionKeepsTheStateOfWhatStays(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	dir, m := t.TempDir(), newModel(900, random)
+	w, err := openSmall(dir, osDisk{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := m.deliver(w, random); err != nil {
+		t.Fatal(err)
+	}
+	var bytes int64
+	for _, f := range w.manifest.Files {
+		bytes += f.Bytes
+	}
+	for name, retain := range map[string]func() error{
+		"age":  func() error { return w.Retain(second(0).Add(30*time.Hour), 0) },
+		"size": func() error { return w.Retain(time.Time{}, bytes/3) },
+	} {
+		before := w.manifest.Files
+		if err := retain(); err != nil {
+			t.Fatal(err)
+		}
+		first := w.manifest.Files[0]
+		if len(w.manifest.Files) >= len(before) || !first.Large || first.Alive == 0 {
+			t.Errorf("%s: %d of %d files stay, from %+v on", name, len(w.manifest.Files), len(before), first)
+		}
+		if name == "age" && first.FirstSequence > 30*900/72+1 {
+			t.Errorf("age: what is younger is gone: %+v", first)
+		}
+		m.verifyState(t, openFolder(t, dir), int(first.FirstSequence-1))
+	}
+	days, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range days {
+		if entries, _ := os.ReadDir(filepath.Join(dir, d.Name())); len(entries) == 0 && strings.HasPrefix(d.Name(), dayPrefix) {
+			t.Errorf("%s is empty", d.Name())
+		}
+	}
+}
