@@ -1,0 +1,321 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/history"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+)
+
+// onlyLane is the only lane: rows have one order.
+const onlyLane sinks.Lane = "rows"
+
+const (
+	batchMessages = 4096
+	batchBytes    = 16 << 20
+
+	// commitEvery is how often a file is written at most, unless a whole batch waits.
+	commitEvery = time.Second
+	// tendEvery is how often files are merged and removed when nothing is written.
+	tendEvery = time.Minute
+)
+
+// Sink writes a history. It is used as defined by [sinks.Sink]; with one lane, there is one Publish at a time.
+type Sink struct {
+	cfg    Config
+	log    *slog.Logger
+	writer *history.Writer // nil before the first batch
+	acting chan error      // receives the result of what is done at the disk; nil if nothing is
+	wrote  time.Time       // when the last file was
+	every  time.Duration   // commitEvery
+
+	tending sync.WaitGroup
+	stop    context.CancelFunc // ends tending
+	wake    chan struct{}      // there may be something to tend
+
+	mu     sync.Mutex
+	commit []commit // not settled, in order
+	low    uint64   // see ObserveSettled
+	failed error    // of tending; nil if the last went well
+}
+
+// commit says that the rows up to a sequence are those of messages up to an offset.
+type commit struct {
+	offset   uint64
+	sequence int64
+}
+
+var _ interface {
+	sinks.Batched
+	sinks.Concurrent
+	sinks.Pinger
+	sinks.SettleObserver
+	sinks.ConditionReporter
+} = (*Sink)(nil)
+
+// New returns a sink. It touches nothing.
+func New(cfg Config, log *slog.Logger) (*Sink, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Sink{cfg: cfg, log: log, every: commitEvery, stop: func() {}, wake: make(chan struct{}, 1)}, nil
+}
+
+// Lane implements [sinks.Sink].
+func (s *Sink) Lane(*event.Change) (sinks.Lane, error) { return onlyLane, nil }
+
+// Concurrency implements [sinks.Concurrent].
+func (s *Sink) Concurrency() int { return 1 }
+
+// BatchLimits implements [sinks.Batched].
+func (s *Sink) BatchLimits() (messages int, bytes int64) { return batchMessages, batchBytes }
+
+// Publish implements [sinks.Sink]. A batch is stored as a whole or not at all. If ctx ends meanwhile, the disk may still be at
+// it; the next Publish or Close waits for that.
+func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+	if err := s.waitToWrite(ctx, batch); err != nil {
+		return 0, err
+	}
+	if err := s.act(ctx, s.claim); err != nil {
+		return 0, s.classify(err)
+	}
+	rows, ids, sequence := newRows(s.writer, batch)
+	if len(rows) > 0 {
+		b, err := s.writer.NewBatch(rows, ids)
+		if err != nil {
+			return 0, s.classify(err)
+		}
+		if err := s.act(ctx, b.Commit); err != nil {
+			return 0, s.classify(err)
+		}
+		s.wrote = time.Now()
+		if sequence == 0 {
+			sequence = s.writer.LastSequence()
+		}
+	}
+	if sequence > 0 {
+		s.mu.Lock()
+		s.commit = append(s.commit, commit{batch[len(batch)-1].Offset, sequence})
+		s.mu.Unlock()
+	}
+	return len(batch), nil
+}
+
+// waitToWrite waits until it is time for the next file, so that it has what comes meanwhile. A batch that is half full does
+// not wait.
+func (s *Sink) waitToWrite(ctx context.Context, batch []sinks.Message) error {
+	wait := time.Until(s.wrote.Add(s.every))
+	size := 0
+	for _, m := range batch {
+		size += m.Change.Size()
+	}
+	if wait <= 0 || len(batch) > batchMessages/2 || size > batchBytes/2 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// act does something at the disk, which may hang. If ctx ends first, that continues, and act returns the error of ctx.
+func (s *Sink) act(ctx context.Context, do func() error) error {
+	if s.acting != nil { // of a Publish whose ctx ended; its result is found out by Begin
+		if _, err := s.awaitDisk(ctx); err != nil {
+			return err
+		}
+	}
+	s.acting = make(chan error, 1)
+	go func(result chan<- error) { result <- do() }(s.acting)
+	failure, err := s.awaitDisk(ctx)
+	return errors.Join(failure, err)
+}
+
+func (s *Sink) awaitDisk(ctx context.Context) (failure, err error) {
+	select {
+	case failure = <-s.acting:
+		s.acting = nil
+		return failure, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// claim makes the writer, or makes it sure of its commits.
+func (s *Sink) claim() error {
+	if s.writer != nil {
+		return s.writer.Begin()
+	}
+	w, err := history.OpenWriter(s.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	s.writer = w
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	s.tending.Go(func() { s.tend(ctx) })
+	return nil
+}
+
+// ObserveSettled implements [sinks.SettleObserver].
+func (s *Sink) ObserveSettled(low uint64) {
+	s.mu.Lock()
+	s.low = low
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// settled returns up to which sequence no change comes again; 0 if that is not known to have grown.
+func (s *Sink) settled() (sequence int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.commit) > 0 && s.commit[0].offset <= s.low {
+		sequence = s.commit[0].sequence
+		s.commit = s.commit[1:]
+	}
+	return sequence
+}
+
+// tend merges files, and removes what is too old or too much, until ctx ends.
+func (s *Sink) tend(ctx context.Context) {
+	ticker := time.NewTicker(tendEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-s.wake:
+			if s.tendFailed() { // not again before the next tick
+				continue
+			}
+		}
+		s.writer.Settle(s.settled())
+		err := s.tendOnce(ctx)
+		s.mu.Lock()
+		s.failed = err
+		s.mu.Unlock()
+	}
+}
+
+func (s *Sink) tendOnce(ctx context.Context) error {
+	for more := true; more && ctx.Err() == nil; {
+		var err error
+		if more, err = s.writer.Compact(); err != nil {
+			return err
+		}
+	}
+	var cutoff time.Time
+	if s.cfg.Keep > 0 {
+		cutoff = time.Now().Add(-s.cfg.Keep)
+	}
+	return s.writer.Retain(cutoff, s.cfg.MaxBytes)
+}
+
+func (s *Sink) tendFailed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed != nil
+}
+
+// Conditions implements [sinks.ConditionReporter].
+func (s *Sink) Conditions() []condition.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed == nil {
+		return nil
+	}
+	return []condition.Status{condition.NewStatus("", condition.Problem{
+		Code: condition.SinkFailing, Severity: condition.Degraded,
+		Cause:  fmt.Sprintf("files in %s can be neither merged nor removed: %v", s.cfg.Dir, s.failed),
+		Effect: "changes are stored; the history takes more space, and reading it takes longer",
+		Remedy: "look at the disk; it is tried again every minute",
+	})}
+}
+
+// Ping implements [sinks.Pinger]: the folder, or the one to create it in, can be written to.
+func (s *Sink) Ping(context.Context) error {
+	err := syscall.Access(s.cfg.Dir, 2|1) // W_OK, X_OK
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return s.classify(err)
+}
+
+// classify returns what an error of the disk means to delivery.
+func (s *Sink) classify(failure error) error {
+	var fenced *history.FencedError
+	switch {
+	case failure == nil, errors.Is(failure, context.Canceled), errors.Is(failure, context.DeadlineExceeded):
+		return failure
+	case errors.As(failure, &fenced):
+		return &sinks.DeposedError{Reason: "another process writes to the history in " + s.cfg.Dir, Err: failure}
+	}
+	e := &sinks.UnavailableError{Code: condition.SinkFailing, Reason: fmt.Sprintf("cannot write to %s: %v", s.cfg.Dir, failure),
+		Remedy: "look at the disk"}
+	switch {
+	case errors.Is(failure, syscall.ENOSPC), errors.Is(failure, syscall.EDQUOT), errors.Is(failure, syscall.EFBIG):
+		e.Code, e.Remedy = condition.SinkFull, "free space on the disk, or keep less: history.keep, history.maxBytes"
+	case errors.Is(failure, os.ErrPermission), errors.Is(failure, syscall.EROFS):
+		e.Code, e.Remedy = condition.SinkUnauthorized, "see that the folder and what is in it may be written by the user of the exporter"
+	case errors.Is(failure, history.ErrLocked):
+		e.Code, e.Remedy = condition.SinkMisconfigured, "give each exporter a folder of its own"
+	case errors.Is(failure, syscall.ENOTDIR), errors.Is(failure, syscall.EEXIST), errors.Is(failure, os.ErrNotExist):
+		e.Code, e.Remedy = condition.SinkMisconfigured, "see that history.dir names a folder that can be created, and move away what is there"
+	}
+	return e
+}
+
+// Close waits for what is done at the disk, and gives the folder back.
+func (s *Sink) Close(ctx context.Context) error {
+	if s.acting != nil {
+		if _, err := s.awaitDisk(ctx); err != nil {
+			return fmt.Errorf("a write to %s is still running: %w", s.cfg.Dir, err)
+		}
+	}
+	s.stop()
+	if s.writer == nil {
+		return nil
+	}
+	if err := s.act(ctx, func() error { s.tending.Wait(); return nil }); err != nil {
+		return fmt.Errorf("files in %s are still being merged: %w", s.cfg.Dir, err)
+	}
+	return s.writer.Close()
+}
+
+// Config is where a history is, and how much of it is kept.
+type Config struct {
+	// Dir is the folder; it is created if there is none, for its owner only, since objects may hold secrets. One exporter writes
+	// to it, and anything may read it.
+	Dir string `mapstructure:"dir"`
+	// Keep is how long changes are kept, such as 90d. What is older is removed in parts of up to a day; the state at each time
+	// within it can always be told. 0: for ever.
+	Keep time.Duration `mapstructure:"keep"`
+	// MaxBytes is how large the folder may become: the oldest changes are removed first, and the newest of about a day stay.
+	// 0: no bound.
+	MaxBytes int64 `mapstructure:"maxBytes"`
+}
+
+// Validate checks everything that needs no access to the file system.
+func (c Config) Validate() error {
+	if c.Dir == "" {
+		return errors.New("history.dir: is missing; name a folder such as ./history")
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package history
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/history"
+	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/sinktest"
+)
+
+func TestMain(m *testing.M) { leaks.Main(m) }
+
+func newSink(t testing.TB, cfg Config) *Sink {
+	t.Helper()
+	s, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.every = time.Millisecond
+	return s
+}
+
+// readRows returns all rows of a history, in the order of their writing.
+func readRows(t testing.TB, dir string) (all []history.Row) {
+	t.Helper()
+	s, err := history.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for row, err := range s.Rows(t.Context(), history.Query{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, *row)
+	}
+	slices.SortFunc(all, func(a, b history.Row) int { return int(a.Sequence - b.Sequence) })
+	return all
+}
+
+// describe returns what a row has of a change, as text.
+func describe(r *history.Row) []byte {
+	r.Sequence = 0
+	r.ChangedAt, r.NotBefore, r.ObservedAt = r.ChangedAt.UTC(), r.NotBefore.UTC(), r.ObservedAt.UTC().Truncate(time.Microsecond)
+	if r.Changed == nil {
+		r.Changed = []history.Difference{}
+	}
+	return fmt.Appendf(nil, "%+v", *r)
+}
+
+func TestTheSinkKeepsTheContract(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "history")
+	sinktest.Run(t, sinktest.Harness{
+		New: func(t testing.TB) sinks.Sink { return newSink(t, Config{Dir: dir}) },
+		Read: func(t testing.TB) (all []sinktest.Delivered) {
+			for _, r := range readRows(t, dir) {
+				uid := r.UID
+				if r.Type == string(event.Gap) {
+					uid = r.Resource + "@" + r.GapFrom
+				}
+				id := strings.Join([]string{r.Cluster, uid, r.ResourceVersion, r.Type}, "/")
+				all = append(all, sinktest.Delivered{ID: id, Value: describe(&r)})
+			}
+			return all
+		},
+		Value: func(c *event.Change) []byte {
+			r := newRow(c)
+			return describe(&r)
+		},
+		ExactRetry: true,
+	})
+}
+
+func newMessages(from, to int) (batch []sinks.Message) {
+	for i := from; i <= to; i++ {
+		batch = append(batch, sinks.Message{Offset: uint64(i), Change: &event.Change{
+			Type: event.Updated, Cluster: "c", UID: "u", Namespace: "shop", Name: "web", ResourceVersion: fmt.Sprint(i),
+			Resource:   event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"},
+			ObservedAt: time.Date(2026, 11, 28, 12, 0, i, 0, time.UTC), After: []byte(`{"a":1}`)}})
+	}
+	return batch
+}
+
+func mustPublish(t *testing.T, s *Sink, batch []sinks.Message) {
+	t.Helper()
+	if n, err := s.Publish(t.Context(), onlyLane, batch); n != len(batch) || err != nil {
+		t.Fatalf("publish: %d of %d, %v", n, len(batch), err)
+	}
+}
+
+func mustClose(t *testing.T, s *Sink) {
+	t.Helper()
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWhatComesAgainAfterARestartIsStoredOnce, whatever the cut of its batches.
+func TestWhatComesAgainAfterARestartIsStoredOnce(t *testing.T) {
+	dir := t.TempDir()
+	s := newSink(t, Config{Dir: dir})
+	mustPublish(t, s, newMessages(1, 3))
+	mustPublish(t, s, newMessages(4, 6))
+	mustClose(t, s)
+	s = newSink(t, Config{Dir: dir})
+	mustPublish(t, s, newMessages(2, 5))
+	mustPublish(t, s, newMessages(6, 8))
+	mustClose(t, s)
+	var got []string
+	for _, r := range readRows(t, dir) {
+		got = append(got, r.ResourceVersion)
+	}
+	if strings.Join(got, " ") != "1 2 3 4 5 6 7 8" {
+		t.Errorf("rows %v", got)
+	}
+}
+
+// TestARowHasWhatIsKnownOfAChange: the names of the columns are those of the contract, see docs/history.md.
+func TestARowHasWhatIsKnownOfAChange(t *testing.T) {
+	at := time.Date(2026, 11, 28, 12, 0, 0, 1000, time.UTC)
+	c := newMessages(1, 1)[0].Change
+	c.ChangedAt = event.ChangeTime{At: at, NotBefore: at.Add(-time.Second), Source: event.TimeFromAudit}
+	c.Actor = &event.Actor{Manager: "kubectl"}
+	c.Changed = []byte(`[{"path":"/spec/replicas","from":1,"to":2},{"path":"/metadata/labels/a~1\"b","to":{"x":[1]}},{"path":"/x","from":null}]`)
+	dir := t.TempDir()
+	s := newSink(t, Config{Dir: dir})
+	gap := &event.Change{Type: event.Gap, Cluster: "c", Resource: c.Resource, ObservedAt: at, Gap: &event.GapInfo{From: "1", To: "9", Reason: "gone"}}
+	author := &event.Change{Type: event.Attributed, Cluster: "c", Resource: c.Resource, Name: "web", UID: "u", ResourceVersion: "1", ObservedAt: at,
+		Attribution: &event.Attribution{Of: c.ID(), By: event.Identity{User: "alice"}, Certainty: event.Exact}}
+	paths := newMessages(2, 2)[0].Change
+	paths.Changed = []byte(`["/spec","/a\"b"]`)
+	mustPublish(t, s, []sinks.Message{{Offset: 1, Change: c}, {Offset: 2, Change: gap}, {Offset: 3, Change: author}, {Offset: 4, Change: paths},
+		{Offset: 5, Change: &event.Change{Type: event.Watermark, Watermark: &event.WatermarkInfo{}}}})
+	mustClose(t, s)
+	rows := readRows(t, dir)
+	if len(rows) != 4 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	want := []history.Difference{{Path: "/spec/replicas", From: "1", To: "2"}, {Path: `/metadata/labels/a~1"b`, To: `{"x":[1]}`}, {Path: "/x", From: "null"}}
+	if r := rows[0]; !slices.Equal(r.Changed, want) || r.Manager != "kubectl" || !r.ChangedAt.Equal(at) || r.TimeSource != "audit" ||
+		!r.NotBefore.Equal(at.Add(-time.Second)) || r.Object != `{"a":1}` || r.Group != "apps" || r.Kind != "Deployment" {
+		t.Errorf("the change is %+v", r)
+	}
+	if r := rows[1]; r.GapFrom != "1" || r.GapTo != "9" || r.GapReason != "gone" {
+		t.Errorf("the gap is %+v", r)
+	}
+	if r := rows[2]; r.User != "alice" || r.Attribution != "exact" || r.UID != "u" || r.ResourceVersion != "1" {
+		t.Errorf("the author is %+v", r)
+	}
+	if r := rows[3]; !slices.Equal(r.Changed, []history.Difference{{Path: "/spec"}, {Path: `/a"b`}}) {
+		t.Errorf("paths are %+v", r)
+	}
+}
+
+// TestADiskThatCannotBeWrittenToIsSaid, with the remedy, and delivery goes on as soon as it can.
+func TestADiskThatCannotBeWrittenToIsSaid(t *testing.T) {
+	place := t.TempDir()
+	dir := filepath.Join(place, "history")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newSink(t, Config{Dir: dir})
+	n, err := s.Publish(t.Context(), onlyLane, newMessages(1, 1))
+	var unavailable *sinks.UnavailableError
+	if n != 0 || !errors.As(err, &unavailable) || unavailable.Code != condition.SinkMisconfigured || !strings.Contains(err.Error(), dir) {
+		t.Errorf("a file in its place: %d, %v", n, err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	mustPublish(t, s, newMessages(1, 2))
+	other := newSink(t, Config{Dir: dir})
+	if _, err := other.Publish(t.Context(), onlyLane, newMessages(1, 1)); !errors.As(err, &unavailable) || !strings.Contains(unavailable.Remedy, "of its own") {
+		t.Errorf("a second exporter: %v", err)
+	}
+	mustClose(t, other)
+	mustClose(t, s)
+	if got := len(readRows(t, dir)); got != 2 {
+		t.Errorf("%d rows", got)
+	}
+}
+
+// TestFilesAreMergedWhenTheirChangesAreSettled, and no sooner.
+func TestFilesAreMergedWhenTheirChangesAreSettled(t *testing.T) {
+	dir := t.TempDir()
+	s := newSink(t, Config{Dir: dir})
+	for i := 1; i <= 40; i++ {
+		mustPublish(t, s, newMessages(i, i))
+	}
+	count := func() int {
+		m, err := history.ReadManifest(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(m.Files)
+	}
+	if n := count(); n != 40 {
+		t.Errorf("%d files before anything is settled", n)
+	}
+	s.ObserveSettled(39)
+	for deadline := time.Now().Add(10 * time.Second); count() > 10; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d files after the changes are settled", count())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	mustClose(t, s)
+	if got := len(readRows(t, dir)); got != 40 {
+		t.Errorf("%d rows", got)
+	}
+}
