@@ -9,12 +9,13 @@ import (
 	"time"
 )
 
-// Compact makes one merge, if there is one to make, and reports whether it did. Readers see the files before it or after it.
-func (w *Writer) Compact() (bool, error) {
+// Compact makes one merge, if there is one to make, and reports whether it did. idle says that nothing was appended for a
+// while: then few files are merged too. Readers see the files before it or after it.
+func (w *Writer) Compact(idle bool) (bool, error) {
 	w.mu.Lock()
 	err := w.begin()
 	files := w.manifest.Files
-	from, to, large := w.pickMerge(files)
+	from, to, large := w.pickMerge(files, idle)
 	w.mu.Unlock()
 	if err != nil || from == to {
 		return false, err
@@ -29,7 +30,7 @@ func (w *Writer) Compact() (bool, error) {
 // pickMerge returns which files are merged next, if any: the small ones behind the last large file become a large one when
 // they have enough rows, or when their day is over; before that, many of a level become one of the next. Rows whose change
 // may come again are not merged, because only small files have the identities of changes.
-func (w *Writer) pickMerge(files []File) (from, to int, large bool) {
+func (w *Writer) pickMerge(files []File, idle bool) (from, to int, large bool) {
 	for from = len(files); from > 0 && !files[from-1].Large; {
 		from--
 	}
@@ -48,16 +49,19 @@ func (w *Writer) pickMerge(files []File) (from, to int, large bool) {
 	switch {
 	case to == from:
 		return 0, 0, false
-	case to-from <= 2*w.fanIn && (over || rows >= max(w.largeRows, 2*alive)):
+	case to-from <= w.fanIn+w.fanIn/2 && (over || rows >= max(w.largeRows, 2*alive)):
 		return from, to, true
 	case over || rows >= max(w.largeRows, 2*alive): // too many to merge at once
 		return to - w.fanIn, to, false
 	}
-	level := files[to-1].Level
+	level, most := files[to-1].Level, w.fanIn
+	if idle && level == 0 {
+		most = 2
+	}
 	for n := 1; n <= to-from; n++ {
 		if f := files[to-n]; f.Level != level {
-			level, to, n = f.Level, to-n+1, 0
-		} else if n == w.fanIn {
+			level, most, to, n = f.Level, w.fanIn, to-n+1, 0
+		} else if n == w.fanIn || n >= most && (n == to-from || files[to-n-1].Level != level) {
 			return to - n, to, false
 		}
 	}
@@ -68,7 +72,7 @@ func (w *Writer) pickMerge(files []File) (from, to int, large bool) {
 func (w *Writer) mergeFiles(files []File, from, to int, large bool) (f File, err error) {
 	sources := &merger{}
 	for i, input := range files[from:to] {
-		c, file, err := w.openCursor(input, plan{})
+		c, file, err := w.openCursor(input, plan{all: true})
 		if err != nil {
 			return f, err
 		}
@@ -105,7 +109,11 @@ func (w *Writer) writeMerged(path string, from source, f *File) error {
 		return err
 	}
 	counted := &counter{diskFile: out}
-	err = writeRows(counted, from, "", f)
+	page := smallPage
+	if f.Large {
+		page = largePage
+	}
+	err = newRowWriter(counted, page, f).writeRecords(from)
 	if err == nil {
 		err = out.Sync()
 	}

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ type plan struct {
 	withoutObjects bool
 	state          bool // of each object only the newest state up to to, and what else the fold needs
 	alive          bool // rows of type Alive too
+	all            bool // every row
 }
 
 // wantsFile reports whether a file may have rows of the plan, Alive ones aside.
@@ -85,6 +87,9 @@ type run struct{ from, to int64 }
 
 // runsOf returns the rows of a row group that the plan has.
 func (p *plan) runsOf(g parquet.RowGroup) (runs []run, err error) {
+	if p.all {
+		return []run{{0, g.NumRows()}}, nil
+	}
 	r := parquet.NewGenericRowGroupReader[planColumns](g)
 	defer func() { err = errors.Join(err, r.Close()) }()
 	var buf [256]planColumns
@@ -131,35 +136,40 @@ const cursorRows = 16
 // cursor reads the rows of one file.
 type cursor struct {
 	plan
-	name   string
 	file   *os.File
 	groups []parquet.RowGroup // that are not read yet
 	opened bool
 	runs   []run // of the current group that are not read yet
 	reader rowReader
 	at     int64 // row that the reader returns next
-	rows   []Row
-	read   int // of rows: those that were returned
+	buf    []parquet.Row
+	rows   []parquet.Row // of buf: those that were not returned
 }
 
 // rowReader reads rows of a row group.
 type rowReader interface {
-	Read([]Row) (int, error)
+	ReadRows([]parquet.Row) (int, error)
 	SeekToRow(int64) error
 	Close() error
 }
 
-func newCursor(f *os.File, p plan) *cursor { return &cursor{plan: p, name: f.Name(), file: f} }
+func newCursor(f *os.File, p plan) *cursor { return &cursor{plan: p, file: f} }
 
-func (c *cursor) next() (*Row, error) {
-	for c.read == len(c.rows) {
-		if err := c.fill(); err != nil {
-			return nil, err
+func (c *cursor) next() (record, error) {
+	for len(c.rows) == 0 {
+		if err := c.fill(); errors.Is(err, io.EOF) {
+			return record{}, io.EOF
+		} else if err != nil {
+			return record{}, fmt.Errorf("%s: %w", c.file.Name(), err)
 		}
 	}
-	c.read++
-	return &c.rows[c.read-1], nil
+	row := c.rows[0]
+	c.rows = c.rows[1:]
+	return record{row}, nil
 }
+
+// errShort means that a row group has fewer rows than it says.
+var errShort = errors.New("the file ends within a row group")
 
 // fill reads the next rows, or turns to the next row group.
 func (c *cursor) fill() error {
@@ -169,24 +179,29 @@ func (c *cursor) fill() error {
 	r := &c.runs[0]
 	if c.at != r.from {
 		if err := c.reader.SeekToRow(r.from); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+			return err
 		}
 		c.at = r.from
 	}
-	if c.rows == nil {
-		c.rows = make([]Row, cursorRows)
+	if c.buf == nil {
+		c.buf = make([]parquet.Row, cursorRows)
 	}
-	rows := c.rows[:min(cursorRows, r.to-r.from)]
-	clear(rows)
-	n, err := c.reader.Read(rows)
+	n, err := c.reader.ReadRows(c.buf[:min(cursorRows, r.to-r.from)])
 	if n == 0 {
-		return fmt.Errorf("%s ends within a row group: %w", c.name, errors.Join(err, io.ErrUnexpectedEOF))
+		return cmp.Or(notEOF(err), errShort)
 	}
-	c.rows, c.read, c.at, r.from = rows[:n], 0, c.at+int64(n), r.from+int64(n)
+	c.rows, c.at, r.from = c.buf[:n], c.at+int64(n), r.from+int64(n)
 	if r.from == r.to {
 		c.runs = c.runs[1:]
 	}
 	return nil
+}
+
+func notEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // nextGroup finds the rows of the next row group that has any.
@@ -200,7 +215,7 @@ func (c *cursor) nextGroup() error {
 	}
 	if c.reader != nil {
 		if err := c.reader.Close(); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+			return err
 		}
 		c.reader = nil
 	}
@@ -210,37 +225,22 @@ func (c *cursor) nextGroup() error {
 		if !c.wantsGroup(g) {
 			continue
 		}
-		runs, err := c.runsOf(g)
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+		var err error
+		if c.runs, err = c.runsOf(g); err != nil {
+			return err
 		}
-		if len(runs) == 0 {
+		if len(c.runs) == 0 {
 			continue
 		}
-		c.runs, c.at, c.reader = runs, 0, newRowReader(g, c.withoutObjects)
+		c.at, c.reader = 0, newRowReader(g, c.withoutObjects)
 		return nil
 	}
 	return io.EOF
 }
 
 func newRowReader(g parquet.RowGroup, withoutObjects bool) rowReader {
-	if withoutObjects {
-		return &factsReader{GenericReader: parquet.NewGenericRowGroupReader[Facts](g)}
+	if withoutObjects { // the columns that it has are the first ones
+		return parquet.NewGenericRowGroupReader[Facts](g)
 	}
 	return parquet.NewGenericRowGroupReader[Row](g)
-}
-
-// factsReader reads all columns but the object.
-type factsReader struct {
-	*parquet.GenericReader[Facts]
-	buf [cursorRows]Facts
-}
-
-func (r *factsReader) Read(rows []Row) (int, error) {
-	clear(r.buf[:])
-	n, err := r.GenericReader.Read(r.buf[:len(rows)])
-	for i := range n {
-		rows[i].Facts = r.buf[i]
-	}
-	return n, err
 }

@@ -4,8 +4,8 @@
 //	day=2026-11-28/….parquet         rows, sorted by object; the day is that of the reading, in UTC
 //	manifest/0000000000000042.json   a commit; the one with the highest number counts
 //
-// A commit is made by whoever creates the file of the next number first. Files are never changed. Package sinks/history
-// writes them.
+// The file of the next number is a commit, by the writer that creates it first. Files are never changed. Package
+// sinks/history writes them.
 //
 // The files have the rows once, in the order of their sequences: small ones of seconds at the end, then larger ones that
 // were merged from these, and large ones at the begin. A large file also has a row of type [Alive] for each object that

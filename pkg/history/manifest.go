@@ -16,8 +16,8 @@ import (
 // FormatVersion is that of the manifest and of the columns. A reader rejects a newer one.
 const FormatVersion = 1
 
-// manifestDir is the folder of the manifests. Each is a file of its own, named by its number, and is never changed: whoever
-// creates the next number first has made a commit.
+// manifestDir is the folder of the manifests. Each is a file of its own, named by its number, and is never changed: the
+// writer that creates the next number first has made a commit.
 const manifestDir = "manifest"
 
 const manifestExt = ".json"
@@ -26,7 +26,7 @@ const manifestExt = ".json"
 type Manifest struct {
 	Format  int    `json:"format"`  // FormatVersion
 	Version int64  `json:"version"` // number of the commit
-	Writer  string `json:"writer"`  // who made it: an identity of one process's turn
+	Writer  string `json:"writer"`  // an identity of one process's turn
 	Files   []File `json:"files"`
 }
 

@@ -15,7 +15,7 @@ type merger struct {
 
 // head is the next row of a source.
 type head struct {
-	row  *Row
+	record
 	from source
 }
 
@@ -23,7 +23,7 @@ type head struct {
 type heads []head
 
 func (h heads) Len() int           { return len(h) }
-func (h heads) Less(i, j int) bool { return h[i].row.Compare(&h[j].row.Facts) < 0 }
+func (h heads) Less(i, j int) bool { return h[i].compare(h[j].record) < 0 }
 func (h heads) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 func (h *heads) Push(x any)        { *h = append(*h, x.(head)) }
 func (h *heads) Pop() any {
@@ -32,7 +32,7 @@ func (h *heads) Pop() any {
 	return last
 }
 
-func (m *merger) next() (*Row, error) {
+func (m *merger) next() (record, error) {
 	if !m.started {
 		m.started = true
 		for _, s := range m.sources {
@@ -41,7 +41,7 @@ func (m *merger) next() (*Row, error) {
 				continue
 			}
 			if err != nil {
-				return nil, err
+				return record{}, err
 			}
 			m.heads = append(m.heads, head{row, s})
 		}
@@ -52,16 +52,16 @@ func (m *merger) next() (*Row, error) {
 		case errors.Is(err, io.EOF):
 			heap.Pop(&m.heads)
 		case err != nil:
-			return nil, err
+			return record{}, err
 		default:
-			m.heads[0].row = row
+			m.heads[0].record = row
 			heap.Fix(&m.heads, 0)
 		}
 	}
 	if len(m.heads) == 0 {
-		return nil, io.EOF
+		return record{}, io.EOF
 	}
-	return m.heads[0].row, nil
+	return m.heads[0].record, nil
 }
 
 // fold returns what exists behind the last row of a source, as rows of type Alive: the newest state of each object, with its
@@ -71,48 +71,48 @@ func (m *merger) next() (*Row, error) {
 // deleted while nothing watched.
 type fold struct {
 	from    source
-	pending *Row // the row that ended the last object
-	newest  Row  // of the current object, or the begin of the snapshot that is open; valid if has
-	has     bool
-	key     Key   // of the current object, or of the control records of a resource or of a namespace
-	whole   int64 // sequence of the newest begin of a snapshot of the resource that has ended
-	partial int64 // and of one of the namespace
-	result  Row
+	pending record // that ended the last object
+	newest  record // of the current object, or the begin of the snapshot that is open; if there is one
+	author  record // of newest
+	key     Key    // of the current object, or of the control records of a resource or of a namespace
+	whole   int64  // sequence of the newest begin of a snapshot of the resource that has ended
+	partial int64  // and of one of the namespace
 }
 
-func (f *fold) next() (*Row, error) {
+func (f *fold) next() (record, error) {
 	for {
 		row, err := f.pending, error(nil)
-		if f.pending = nil; row == nil {
+		if f.pending = (record{}); row.cells == nil {
 			row, err = f.from.next()
 		}
 		switch {
-		case errors.Is(err, io.EOF) && f.has:
-			row = nil
+		case errors.Is(err, io.EOF) && f.newest.cells != nil:
+			row = record{}
 		case err != nil:
-			return nil, err
-		case row.Key() == f.key:
+			return record{}, err
+		case row.key() == f.key:
 			f.add(row)
 			continue
 		}
-		exists := f.exists()
-		if f.has = false; exists {
-			f.result = f.newest
-			f.result.Type, f.result.Changed = Alive, nil
+		var result record
+		if f.exists() {
+			result = f.newest.asAlive(f.author)
 		}
-		if row != nil {
-			f.enter(row.Key())
+		f.newest, f.author = record{}, record{}
+		if row.cells != nil {
+			f.enter(row.key())
 			f.pending = row
 		}
-		if exists {
-			return &f.result, nil
+		if result.cells != nil {
+			return result, nil
 		}
 	}
 }
 
 // exists reports whether newest is of an object that exists, or of a snapshot that is open.
 func (f *fold) exists() bool {
-	return f.has && f.newest.Type != "deleted" && (f.key.Name == "" || f.newest.Sequence > max(f.whole, f.partial))
+	return f.newest.cells != nil && f.newest.text(columnType) != "deleted" &&
+		(f.key.Name == "" || f.newest.sequence() > max(f.whole, f.partial))
 }
 
 // enter begins with the rows of a key.
@@ -122,32 +122,34 @@ func (f *fold) enter(key Key) {
 	} else if key.Namespace != f.key.Namespace {
 		f.partial = 0
 	}
-	f.key = key
+	f.key = key.clone()
 }
 
 // add adds a row of the current key.
-func (f *fold) add(row *Row) {
-	switch {
-	case row.Type == "snapshot.begin", row.IsState():
-		f.newest, f.has = *row, true
-	case row.Type == "snapshot.end" && f.has:
-		f.has = false
+func (f *fold) add(row record) {
+	switch kind := row.text(columnType); {
+	case kind == "snapshot.begin", isState(kind):
+		f.newest, f.author = record{row.cells.Clone()}, record{}
+	case f.newest.cells == nil:
+	case kind == "snapshot.end":
 		if f.key.Namespace == "" {
-			f.whole = f.newest.Sequence
+			f.whole = f.newest.sequence()
 		} else {
-			f.partial = f.newest.Sequence
+			f.partial = f.newest.sequence()
 		}
-	case row.Type == "attributed" && f.has && row.UID == f.newest.UID && row.ResourceVersion == f.newest.ResourceVersion:
-		f.newest.User, f.newest.Attribution = row.User, row.Attribution
+		f.newest = record{}
+	case kind == "attributed" && row.text(columnUID) == f.newest.text(columnUID) &&
+		row.text(columnResourceVersion) == f.newest.text(columnResourceVersion):
+		f.author = record{row.cells.Clone()}
 	}
 }
 
 // objects leaves out the snapshots that are open.
 type objects struct{ from source }
 
-func (o *objects) next() (*Row, error) {
+func (o *objects) next() (record, error) {
 	for {
-		if row, err := o.from.next(); err != nil || row.Name != "" {
+		if row, err := o.from.next(); err != nil || row.text(columnName) != "" {
 			return row, err
 		}
 	}

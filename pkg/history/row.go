@@ -2,6 +2,7 @@ package history
 
 import (
 	"cmp"
+	"strings"
 	"time"
 )
 
@@ -89,6 +90,11 @@ type Key struct {
 
 // Key returns the key of the row.
 func (r *Facts) Key() Key { return Key{r.Cluster, r.Group, r.Resource, r.Namespace, r.Name} }
+
+// clone returns the key in memory of its own.
+func (k Key) clone() Key {
+	return Key{strings.Clone(k.Cluster), strings.Clone(k.Group), strings.Clone(k.Resource), strings.Clone(k.Namespace), strings.Clone(k.Name)}
+}
 
 // Compare orders keys as the files are sorted.
 func (k Key) Compare(o Key) int {

@@ -84,7 +84,7 @@ type Query struct {
 // is valid until the next one.
 func (s *Snapshot) Rows(ctx context.Context, q Query) iter.Seq2[*Row, error] {
 	p := plan{match: q.Match, from: q.From, to: q.To, withoutObjects: q.WithoutObjects}
-	return func(yield func(*Row, error) bool) { each(ctx, s.merge(0, p), yield) }
+	return func(yield func(*Row, error) bool) { p.each(ctx, s.merge(0, p), yield) }
 }
 
 // RowsByFile is Rows in another order: file after file as the manifest has them, which is about the order of time.
@@ -92,7 +92,7 @@ func (s *Snapshot) RowsByFile(ctx context.Context, q Query) iter.Seq2[*Row, erro
 	p := plan{match: q.Match, from: q.From, to: q.To, withoutObjects: q.WithoutObjects}
 	return func(yield func(*Row, error) bool) {
 		for i := range s.files {
-			if p.wantsFile(&s.Manifest.Files[i]) && !each(ctx, newCursor(s.files[i], p), yield) {
+			if p.wantsFile(&s.Manifest.Files[i]) && !p.each(ctx, newCursor(s.files[i], p), yield) {
 				return
 			}
 		}
@@ -105,7 +105,7 @@ func (s *Snapshot) RowsByFile(ctx context.Context, q Query) iter.Seq2[*Row, erro
 func (s *Snapshot) StateAt(ctx context.Context, t time.Time, m Match) iter.Seq2[*Row, error] {
 	p := plan{match: m, to: t, state: true}
 	return func(yield func(*Row, error) bool) {
-		each(ctx, &objects{from: &fold{from: s.merge(s.Manifest.base(t), p)}}, yield)
+		p.each(ctx, &objects{from: &fold{from: s.merge(s.Manifest.base(t), p)}}, yield)
 	}
 }
 
@@ -123,26 +123,37 @@ func (s *Snapshot) merge(base int, p plan) source {
 }
 
 // each passes the rows of a source, and reports whether there is more to pass.
-func each(ctx context.Context, from source, yield func(*Row, error) bool) bool {
+func (p *plan) each(ctx context.Context, from source, yield func(*Row, error) bool) bool {
 	for {
-		row, err := from.next()
-		if err == nil {
-			err = ctx.Err()
-		}
-		switch {
-		case errors.Is(err, io.EOF):
+		next, err := from.next()
+		if errors.Is(err, io.EOF) {
 			return true
+		}
+		row := &Row{}
+		switch err = errors.Join(err, ctx.Err()); {
 		case err != nil:
+		case p.withoutObjects:
+			err = factsSchema.Reconstruct(&row.Facts, next.cells)
+		default:
+			err = rowSchema.Reconstruct(row, next.cells)
+		}
+		if err != nil {
 			yield(nil, err)
 			return false
-		case !yield(row, nil):
+		}
+		if !yield(row, nil) {
 			return false
 		}
 	}
 }
 
-// source returns rows by object. A row is valid until the next call; io.EOF comes after the last one.
-type source interface{ next() (*Row, error) }
+var (
+	rowSchema   = parquet.SchemaOf(Row{})
+	factsSchema = parquet.SchemaOf(Facts{})
+)
+
+// source returns records by object, each valid until the next call; io.EOF comes after the last one.
+type source interface{ next() (record, error) }
 
 // openParquet opens a file for reading.
 func openParquet(f *os.File) (*parquet.File, error) {
@@ -150,7 +161,7 @@ func openParquet(f *os.File) (*parquet.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := parquet.OpenFile(f, info.Size(), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(64<<10))
+	file, err := parquet.OpenFile(f, info.Size(), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(4<<10))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}

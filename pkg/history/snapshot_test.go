@@ -38,7 +38,7 @@ func writeFolder(t testing.TB, files ...[]string) string {
 	dir := t.TempDir()
 	m := Manifest{Format: FormatVersion, Version: 1}
 	for i, texts := range files {
-		var rows rowList
+		var rows []Row
 		for _, text := range texts {
 			rows = append(rows, newRow(t, text))
 		}
@@ -52,7 +52,7 @@ func writeFolder(t testing.TB, files ...[]string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := writeRows(out, &rows, "", &f); err != nil {
+		if err := newRowWriter(out, smallPage, &f).writeRows(rows); err != nil {
 			t.Fatal(err)
 		}
 		out.Close()

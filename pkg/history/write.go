@@ -3,6 +3,8 @@ package history
 import (
 	"errors"
 	"io"
+	"slices"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
@@ -11,86 +13,103 @@ import (
 // idsKey is the name of metadata in a small file: the identities of the changes that its rows are of.
 const idsKey = "kubecdc.ids"
 
+// The sizes of pages before compression. Versions of an object, and objects of one owner, stand next to each other, so that
+// a large page has most of its bytes from itself. Small files are merged many at a time, each with a page in memory.
 const (
-	pageBytes    = 256 << 10
-	rowGroupRows = 16 << 10
-	rowGroupSize = 128 << 20 // of objects, before compression
-	writtenRows  = 64        // rows that are handed over at a time
+	smallPage = 256 << 10
+	largePage = 4 << 20
 )
 
-// writeRows writes the rows of a source, which are sorted, to a file. f gets what the manifest says of the rows.
-func writeRows(out io.Writer, from source, ids string, f *File) error {
-	w := parquet.NewGenericWriter[Row](out, parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest, Concurrency: 1}),
-		parquet.PageBufferSize(pageBytes), parquet.ColumnIndexSizeLimit(func([]string) int { return 512 }),
+const (
+	rowGroupRows = 16 << 10
+	writtenRows  = 64 // that are handed over at a time
+)
+
+// rowWriter writes rows, which are sorted, to a file.
+type rowWriter struct {
+	*parquet.GenericWriter[Row]
+	file  *File // gets what the manifest says of the rows
+	group int   // rows of the current row group
+}
+
+func newRowWriter(out io.Writer, page int, f *File) *rowWriter {
+	return &rowWriter{file: f, GenericWriter: parquet.NewGenericWriter[Row](out,
+		parquet.Compression(codec), parquet.PageBufferSize(page), parquet.ColumnIndexSizeLimit(func([]string) int { return 512 }),
 		parquet.SkipPageBounds("object"), parquet.SkipPageBounds("changed", "list", "element", "from"),
 		parquet.SkipPageBounds("changed", "list", "element", "to"), parquet.SkipPageBounds("gap_reason"),
 		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending("cluster"), parquet.Ascending("group"),
 			parquet.Ascending("resource"), parquet.Ascending("namespace"), parquet.Ascending("name"), parquet.Ascending("sequence"))),
-		parquet.CreatedBy("kubecdc", "", ""))
-	if ids != "" {
-		w.SetKeyValueMetadata(idsKey, ids)
+		parquet.CreatedBy("kubecdc", "", ""))}
+}
+
+var codec = &zstd.Codec{Level: zstd.SpeedFastest, Concurrency: 1}
+
+// writeRows writes rows and the end of the file.
+func (w *rowWriter) writeRows(rows []Row) error {
+	for part := range slices.Chunk(rows, writtenRows) {
+		for i := range part {
+			w.file.add(part[i].Type, part[i].Sequence, part[i].Key(), part[i].Time())
+		}
+		if _, err := w.Write(part); err != nil {
+			return err
+		}
 	}
-	rows, groupRows, groupBytes := make([]Row, 0, writtenRows), 0, 0
-	for {
-		row, err := from.next()
+	return w.Close()
+}
+
+// writeRecords writes the records of a source and the end of the file.
+func (w *rowWriter) writeRecords(from source) error {
+	var buf [writtenRows]parquet.Row
+	for n := 0; ; {
+		r, err := from.next()
 		ended := errors.Is(err, io.EOF)
 		if err != nil && !ended {
 			return err
 		}
 		if !ended {
-			rows = append(rows, *row)
-			f.add(row)
-			groupRows, groupBytes = groupRows+1, groupBytes+len(row.Object)
+			w.file.add(r.text(columnType), r.sequence(), r.key(), r.time())
+			buf[n] = append(buf[n][:0], r.cells...)
+			n++
 		}
-		if len(rows) == writtenRows || ended {
-			if _, err := w.Write(rows); err != nil {
-				return err
-			}
-			rows = rows[:0]
+		if n < len(buf) && !ended {
+			continue
+		}
+		if _, err := w.WriteRows(buf[:n]); err != nil {
+			return err
 		}
 		if ended {
 			return w.Close()
 		}
-		if len(rows) == 0 && (groupRows >= rowGroupRows || groupBytes >= rowGroupSize) {
+		if w.group += n; w.group >= rowGroupRows {
 			if err := w.Flush(); err != nil {
 				return err
 			}
-			groupRows, groupBytes = 0, 0
+			w.group = 0
 		}
+		n = 0
 	}
 }
 
 // add adds a row that the file has to what the manifest says of it.
-func (f *File) add(row *Row) {
+func (f *File) add(kind string, sequence int64, key Key, at time.Time) {
 	if f.Rows+f.Alive == 0 {
-		f.FirstKey = row.Key()
+		f.FirstKey = key.clone()
 	}
-	f.LastKey = row.Key()
-	if row.Type == Alive {
+	if f.LastKey != key {
+		f.LastKey = key.clone()
+	}
+	if kind == Alive {
 		f.Alive++
 		return
 	}
-	at := row.Time()
 	if f.Rows++; f.Rows == 1 {
-		f.FirstSequence, f.LastSequence, f.From, f.To = row.Sequence, row.Sequence, at, at
+		f.FirstSequence, f.LastSequence, f.From, f.To = sequence, sequence, at, at
 	}
-	f.FirstSequence, f.LastSequence = min(f.FirstSequence, row.Sequence), max(f.LastSequence, row.Sequence)
+	f.FirstSequence, f.LastSequence = min(f.FirstSequence, sequence), max(f.LastSequence, sequence)
 	if at.Before(f.From) {
 		f.From = at
 	}
 	if at.After(f.To) {
 		f.To = at
 	}
-}
-
-// rowList is a source of rows in memory.
-type rowList []Row
-
-func (l *rowList) next() (*Row, error) {
-	if len(*l) == 0 {
-		return nil, io.EOF
-	}
-	row := &(*l)[0]
-	*l = (*l)[1:]
-	return row, nil
 }

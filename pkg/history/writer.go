@@ -51,7 +51,7 @@ func openWriter(dir string, d disk) (w *Writer, err error) {
 	if err := d.makeDir(filepath.Join(dir, manifestDir)); err != nil {
 		return nil, err
 	}
-	w = &Writer{dir: dir, id: strings.ToLower(rand.Text()[:12]), disk: d, largeRows: 200_000, fanIn: 32}
+	w = &Writer{dir: dir, id: strings.ToLower(rand.Text()[:12]), disk: d, largeRows: 100_000, fanIn: 64}
 	if w.lock, err = lockDir(dir); err != nil {
 		return nil, err
 	}
@@ -98,6 +98,9 @@ func (w *Writer) begin() error {
 	m, err := ReadManifest(w.dir)
 	if err != nil {
 		return err
+	}
+	if m.Version == 0 {
+		return fmt.Errorf("the history in %s is gone: restart the exporter to begin another", w.dir)
 	}
 	if m.Writer != w.id {
 		return &FencedError{m.Writer}
@@ -294,8 +297,9 @@ func (f *encodedFile) encode(rows []Row, ids []ID) error {
 	}
 	slices.SortFunc(rows, func(a, b Row) int { return a.Compare(&b.Facts) })
 	var out bytes.Buffer
-	list := rowList(rows)
-	if err := writeRows(&out, &list, base64.StdEncoding.EncodeToString(joined), &f.File); err != nil {
+	w := newRowWriter(&out, smallPage, &f.File)
+	w.SetKeyValueMetadata(idsKey, base64.StdEncoding.EncodeToString(joined))
+	if err := w.writeRows(rows); err != nil {
 		return err
 	}
 	f.content, f.Bytes = out.Bytes(), int64(out.Len())

@@ -75,8 +75,8 @@ func differences(changed []byte) (all []history.Difference) {
 	return all
 }
 
-// newRows makes the rows of what a batch has that is not stored. last is the sequence of the row of its last message that has
-// one, if that is stored already.
+// newRows makes the rows of what a batch has that is not stored. last is the sequence of the row of its last message that
+// has one, if that is stored already.
 func newRows(w *history.Writer, batch []sinks.Message) (rows []history.Row, ids []history.ID, last int64) {
 	for _, m := range batch {
 		if !hasRow(m.Change) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"sync"
 	"syscall"
@@ -25,18 +24,18 @@ const (
 
 	// commitEvery is how often a file is written at most, unless a whole batch waits.
 	commitEvery = time.Second
-	// tendEvery is how often files are merged and removed when nothing is written.
-	tendEvery = time.Minute
+	// tendEvery is how often files are looked at when nothing is written. Few are merged then too.
+	tendEvery = 5 * time.Second
 )
 
 // Sink writes a history. It is used as defined by [sinks.Sink]; with one lane, there is one Publish at a time.
 type Sink struct {
 	cfg    Config
-	log    *slog.Logger
 	writer *history.Writer // nil before the first batch
 	acting chan error      // receives the result of what is done at the disk; nil if nothing is
 	wrote  time.Time       // when the last file was
 	every  time.Duration   // commitEvery
+	tends  time.Duration   // tendEvery
 
 	tending sync.WaitGroup
 	stop    context.CancelFunc // ends tending
@@ -63,11 +62,11 @@ var _ interface {
 } = (*Sink)(nil)
 
 // New returns a sink. It touches nothing.
-func New(cfg Config, log *slog.Logger) (*Sink, error) {
+func New(cfg Config) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Sink{cfg: cfg, log: log, every: commitEvery, stop: func() {}, wake: make(chan struct{}, 1)}, nil
+	return &Sink{cfg: cfg, every: commitEvery, tends: tendEvery, stop: func() {}, wake: make(chan struct{}, 1)}, nil
 }
 
 // Lane implements [sinks.Sink].
@@ -79,8 +78,8 @@ func (s *Sink) Concurrency() int { return 1 }
 // BatchLimits implements [sinks.Batched].
 func (s *Sink) BatchLimits() (messages int, bytes int64) { return batchMessages, batchBytes }
 
-// Publish implements [sinks.Sink]. A batch is stored as a whole or not at all. If ctx ends meanwhile, the disk may still be at
-// it; the next Publish or Close waits for that.
+// Publish implements [sinks.Sink]. A batch is stored as a whole or not at all. If ctx ends meanwhile, the disk may still be
+// at it; the next Publish or Close waits for that.
 func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
 	if err := s.waitToWrite(ctx, batch); err != nil {
 		return 0, err
@@ -194,30 +193,33 @@ func (s *Sink) settled() (sequence int64) {
 
 // tend merges files, and removes what is too old or too much, until ctx ends.
 func (s *Sink) tend(ctx context.Context) {
-	ticker := time.NewTicker(tendEvery)
+	ticker := time.NewTicker(s.tends)
 	defer ticker.Stop()
-	for {
+	for newest := int64(0); ; {
+		idle := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			last := s.writer.LastSequence()
+			newest, idle = last, last == newest
 		case <-s.wake:
 			if s.tendFailed() { // not again before the next tick
 				continue
 			}
 		}
 		s.writer.Settle(s.settled())
-		err := s.tendOnce(ctx)
+		err := s.tendOnce(ctx, idle)
 		s.mu.Lock()
 		s.failed = err
 		s.mu.Unlock()
 	}
 }
 
-func (s *Sink) tendOnce(ctx context.Context) error {
+func (s *Sink) tendOnce(ctx context.Context, idle bool) error {
 	for more := true; more && ctx.Err() == nil; {
 		var err error
-		if more, err = s.writer.Compact(); err != nil {
+		if more, err = s.writer.Compact(idle); err != nil {
 			return err
 		}
 	}
@@ -245,7 +247,7 @@ func (s *Sink) Conditions() []condition.Status {
 		Code: condition.SinkFailing, Severity: condition.Degraded,
 		Cause:  fmt.Sprintf("files in %s can be neither merged nor removed: %v", s.cfg.Dir, s.failed),
 		Effect: "changes are stored; the history takes more space, and reading it takes longer",
-		Remedy: "look at the disk; it is tried again every minute",
+		Remedy: "look at the disk; it is tried again every few seconds",
 	})}
 }
 
@@ -301,13 +303,13 @@ func (s *Sink) Close(ctx context.Context) error {
 
 // Config is where a history is, and how much of it is kept.
 type Config struct {
-	// Dir is the folder; it is created if there is none, for its owner only, since objects may hold secrets. One exporter writes
-	// to it, and anything may read it.
+	// The folder; it is created if there is none, for its owner only, since objects may hold secrets. One exporter
+	// writes to it, and anything may read it.
 	Dir string `mapstructure:"dir"`
-	// Keep is how long changes are kept, such as 90d. What is older is removed in parts of up to a day; the state at each time
+	// How long changes are kept, such as 90d. Older ones are removed in parts of up to a day; the state at each time
 	// within it can always be told. 0: for ever.
 	Keep time.Duration `mapstructure:"keep"`
-	// MaxBytes is how large the folder may become: the oldest changes are removed first, and the newest of about a day stay.
+	// How large the folder may become: the oldest changes are removed first, and the newest of about a day stay.
 	// 0: no bound.
 	MaxBytes int64 `mapstructure:"maxBytes"`
 }

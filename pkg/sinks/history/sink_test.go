@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,11 +23,11 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 
 func newSink(t testing.TB, cfg Config) *Sink {
 	t.Helper()
-	s, err := New(cfg, slog.New(slog.DiscardHandler))
+	s, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.every = time.Millisecond
+	s.every, s.tends = time.Millisecond, 50*time.Millisecond
 	return s
 }
 
@@ -202,25 +201,22 @@ func TestFilesAreMergedWhenTheirChangesAreSettled(t *testing.T) {
 	for i := 1; i <= 40; i++ {
 		mustPublish(t, s, newMessages(i, i))
 	}
-	count := func() int {
-		m, err := history.ReadManifest(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(m.Files)
-	}
-	if n := count(); n != 40 {
+	if n := countFiles(t, dir); n != 40 {
 		t.Errorf("%d files before anything is settled", n)
 	}
 	s.ObserveSettled(39)
-	for deadline := time.Now().Add(10 * time.Second); count() > 10; {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d files after the changes are settled", count())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	awaitFiles(t, dir, 10)
 	mustClose(t, s)
 	if got := len(readRows(t, dir)); got != 40 {
 		t.Errorf("%d rows", got)
 	}
+}
+
+func countFiles(t *testing.T, dir string) int {
+	t.Helper()
+	m, err := history.ReadManifest(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(m.Files)
 }
