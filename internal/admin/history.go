@@ -203,7 +203,7 @@ type ClusterStatus struct {
 // SinkStatus is what is known of one destination.
 type SinkStatus struct {
 	Name    string `label:"sink"` // as configured; unique
-	Kind    string // "kafka", "nats", "stdout"
+	Kind    string // "kafka", "nats", "webhook", "stdout" or "history"
 	Missing uint64 `metric:"kubecdc_sink_missing_changes_total" help:"Changes, at most, that the destination had lost after it accepted them, and that the journal no longer had."`
 	Losses  uint64 `metric:"kubecdc_sink_losses_total" help:"Times the destination had lost changes it had accepted, and was sent them again from the journal."`
 	Omitted uint64 `metric:"kubecdc_sink_omitted_total" help:"Control records, such as gaps, that the destination has no place for: a bucket keeps the state of objects only."`

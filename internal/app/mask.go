@@ -162,6 +162,9 @@ func newShaper(cfg *config.Config, j *journal.Journal) (*shape.Shaper, error) {
 	policies, metadataOnly := make([]shape.Policy, len(cfg.Resources)), make([]bool, len(cfg.Resources))
 	for i, r := range cfg.Resources {
 		policies[i], metadataOnly[i] = r.Policy, r.Capture == selection.CaptureMetadata
+		if cfg.NeedsValues() {
+			policies[i].Changed = shape.ChangedValues
+		}
 	}
 	secret, err := j.Secret()
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/history"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
@@ -259,6 +260,12 @@ func newSink(s config.Sink, log *slog.Logger) (*configuredSink, error) {
 			return nil, err
 		}
 		return &configuredSink{sink: sink, name: s.Name, kind: "webhook", layout: "webhook " + strconv.Quote(s.Webhook.Origin())}, nil
+	case s.History != nil:
+		sink, err := history.New(*s.History)
+		if err != nil {
+			return nil, err
+		}
+		return &configuredSink{sink: sink, name: s.Name, kind: "history", layout: "history " + strconv.Quote(s.History.Dir)}, nil
 	default:
 		sink, err := stdout.New(*s.Stdout, f)
 		if err != nil {
@@ -311,7 +318,7 @@ const recordSemanticsVersion = "1"
 // where. A state that was stored under another fingerprint is invalid. New fields of the configuration are part of it unless
 // they are removed here.
 func deliveryFingerprint(s config.Sink) string {
-	s.Stdout = nil // not stateful
+	s.Stdout, s.History = nil, nil // not stateful
 	s.DeadLetters, s.OnOversize = config.DeadLetters{}, ""
 	if s.Start != config.StartNow { // otherwise it skips first lists
 		s.Start = ""

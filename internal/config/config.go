@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/sinks/history"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
 	"github.com/kubecdc/kubecdc/pkg/sinks/stdout"
@@ -106,7 +107,7 @@ type Redaction struct {
 	Strict bool `mapstructure:"strict"`
 }
 
-// Sink is one destination. Exactly one of Kafka, NATS, Webhook and Stdout is set.
+// Sink is one destination. Exactly one of Kafka, NATS, Webhook, Stdout and History is set.
 type Sink struct {
 	// Name of the sink in metrics, logs and the journal: lower-case letters, digits and "-".
 	Name string `mapstructure:"name"`
@@ -114,7 +115,7 @@ type Sink struct {
 	// without a first list. See docs/reload.md.
 	Start string `json:",omitempty" mapstructure:"start"`
 	// Encoding of changes: json, cloudevents, cloudevents-structured, debezium (stores states in every rule) or upsert.
-	// stdout takes json and cloudevents-structured, a webhook the cloudevents formats.
+	// stdout takes json and cloudevents-structured, a webhook the cloudevents formats, a history none.
 	Format string `mapstructure:"format"`
 	// What happens to a change that is too large: reduce leaves out parts and lists them; deadLetter keeps it whole.
 	OnOversize string `mapstructure:"onOversize"`
@@ -129,6 +130,9 @@ type Sink struct {
 	Webhook *webhook.Config `mapstructure:"webhook"`
 	// JSON lines on standard output or in a file.
 	Stdout *stdout.Config `mapstructure:"stdout"`
+	// A folder of Parquet files that answers what changed, and what was at a time: docs/history.md. Every rule then describes
+	// updates as changed: values does, for every sink.
+	History *history.Config `mapstructure:"history"`
 	// Where dead letters of this sink are published, in addition to the journal, with the reason as deadLetter.
 	DeadLetters DeadLetters `mapstructure:"deadLetters"`
 }

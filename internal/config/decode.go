@@ -263,7 +263,7 @@ func (b Bytes) String() string {
 const (
 	expectBytes    = `a number of bytes, such as 1048576, "64Mi" or "10Gi"`
 	expectSecret   = "{file: PATH}, {env: NAME}, or a string"
-	expectDuration = `a number with a unit, such as "100ms", "30s" or "5m"`
+	expectDuration = `a number with a unit, such as "100ms", "30s", "5m" or "90d"`
 )
 
 // mismatch is the reason why a value does not fit its key, and the expected form.
@@ -291,6 +291,11 @@ func parseBytes(s string) (int64, *mismatch) {
 
 func parseDuration(s string) (time.Duration, *mismatch) {
 	d, err := time.ParseDuration(s)
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		var n int64
+		n, err = strconv.ParseInt(days, 10, 32)
+		d = time.Duration(max(min(n, int64(maxDuration/day)+1), -1)) * day
+	}
 	switch {
 	case err != nil:
 		return 0, &mismatch{"not a duration", expectDuration}
@@ -301,6 +306,8 @@ func parseDuration(s string) (time.Duration, *mismatch) {
 	}
 	return d, nil
 }
+
+const day = 24 * time.Hour
 
 // maxDuration is a hundred years: sums of a few durations do not overflow.
 const maxDuration = 100 * 365 * 24 * time.Hour

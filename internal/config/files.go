@@ -34,6 +34,9 @@ func validateFiles(rep *reporter, c *Config) {
 		for _, f := range s.credentialFiles() {
 			validateCredentialFile(rep, joinPath(at, f.Key), f)
 		}
+		if s.History != nil {
+			validateFolder(rep, at+".history.dir", s.History.Dir)
+		}
 		if s.Stdout != nil && s.Stdout.Path != "" {
 			validateOutputFile(rep, at+".stdout.path", s.Stdout.Path, c.Journal.Dir)
 		}
@@ -47,8 +50,13 @@ func validateFiles(rep *reporter, c *Config) {
 			rep.addProblem(f.Key, Problem{Message: err.Error()})
 		}
 	}
-	if info, err := os.Stat(c.Journal.Dir); err == nil && !info.IsDir() {
-		rep.addProblem("journal.dir", Problem{Message: "not a directory", Found: c.Journal.Dir, Expected: "a directory, or a path where one can be created"})
+	validateFolder(rep, "journal.dir", c.Journal.Dir)
+}
+
+// validateFolder checks that nothing else is in the place of a directory.
+func validateFolder(rep *reporter, path, name string) {
+	if info, err := os.Stat(name); err == nil && !info.IsDir() {
+		rep.addProblem(path, Problem{Message: "not a directory", Found: name, Expected: "a directory, or a path where one can be created"})
 	}
 }
 

@@ -51,6 +51,7 @@ func validateSinks(rep *reporter, all []Sink, routes []Route) {
 		validateWatermarks(rep, at+".watermarks", s, routes)
 		validateDeadLetters(rep, at+".deadLetters", s.DeadLetters, all, routes)
 		validateOwnFile(rep, at+".stdout.path", all, i)
+		validateOwnFolder(rep, at+".history.dir", all, i)
 	}
 }
 
@@ -64,6 +65,17 @@ func validateOwnFile(rep *reporter, at string, all []Sink, i int) {
 		if other.Stdout != nil && isSameFile(path, other.Stdout.Path) {
 			rep.addProblem(at, Problem{Message: fmt.Sprintf("written to by sinks[%d] already", j), Found: strconv.Quote(path),
 				Expected: `a file of its own ("" is standard output)`})
+			return
+		}
+	}
+}
+
+// validateOwnFolder reports a folder that an earlier sink writes to.
+func validateOwnFolder(rep *reporter, at string, all []Sink, i int) {
+	for j, other := range all[:i] {
+		if all[i].History != nil && other.History != nil && isSameFile(all[i].History.Dir, other.History.Dir) {
+			rep.addProblem(at, Problem{Message: fmt.Sprintf("written to by sinks[%d] already", j), Found: strconv.Quote(all[i].History.Dir),
+				Expected: "a folder of its own"})
 			return
 		}
 	}
@@ -83,6 +95,8 @@ func validateFormat(rep *reporter, path string, s Sink) {
 		rep.addProblem(path, Problem{Message: "unknown format", Found: strconv.Quote(s.Format), Expected: known})
 	case s.Webhook != nil && s.Webhook.ValidateFormat(f) != nil:
 		rep.addProblem(path, Problem{Message: s.Webhook.ValidateFormat(f).Error(), Found: strconv.Quote(s.Format), Expected: known})
+	case s.History != nil && f != format.JSON:
+		rep.addProblem(path, Problem{Message: "a history has columns of its own", Found: strconv.Quote(s.Format), Expected: "no format"})
 	case s.Stdout != nil && f.NeedsHeaders():
 		rep.addProblem(path, Problem{Message: "lines of a stdout sink have no key and no headers, which this format needs",
 			Found: strconv.Quote(s.Format), Expected: known})
@@ -112,6 +126,12 @@ func (c *Config) NeedsBefore() bool {
 	})
 }
 
+// NeedsValues reports whether some sink requires what an update has changed, from what to what, so that every rule has to
+// find it, regardless of its own setting.
+func (c *Config) NeedsValues() bool {
+	return slices.ContainsFunc(c.Sinks, func(s Sink) bool { return s.History != nil })
+}
+
 // validateDestination checks that the sink has exactly one destination, by the sink package's own validation.
 func validateDestination(rep *reporter, at string, s Sink) {
 	var given []string
@@ -128,9 +148,12 @@ func validateDestination(rep *reporter, at string, s Sink) {
 	if s.Stdout != nil {
 		given, invalid = append(given, "stdout"), s.Stdout.Validate()
 	}
+	if s.History != nil {
+		given, invalid = append(given, "history"), s.History.Validate()
+	}
 	switch len(given) {
 	case 0:
-		rep.addProblem(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, webhook, stdout"})
+		rep.addProblem(at, Problem{Message: "the sink has no destination", Expected: "one of kafka, nats, webhook, stdout, history"})
 	case 1:
 		rep.addJoined(at, joinPath(at, given[0]), invalid)
 	default:
@@ -182,6 +205,11 @@ func warnSinkOverlaps(rep *reporter, c *Config) {
 func validateFileOverlaps(rep *reporter, c *Config) {
 	files := map[string]string{}
 	for i, s := range c.Sinks {
+		if s.History != nil && c.Journal.Dir != "" && (isWithin(resolvePath(s.History.Dir), resolvePath(c.Journal.Dir)) ||
+			isWithin(resolvePath(c.Journal.Dir), resolvePath(s.History.Dir))) {
+			rep.addProblem(fmt.Sprintf("sinks[%d].history.dir", i), Problem{Message: "shares a folder with the journal, journal.dir",
+				Found: strconv.Quote(s.History.Dir), Expected: "a folder beside it"})
+		}
 		if s.Stdout == nil {
 			continue
 		}
@@ -211,7 +239,8 @@ func validateFileOverlaps(rep *reporter, c *Config) {
 	}
 }
 
-// destinationKey identifies the destination of a sink, without credentials; "" for stdout, which validateOwnFile checks.
+// destinationKey identifies the destination of a sink, without credentials; "" for stdout and history, which are checked
+// otherwise.
 func (s Sink) destinationKey() string {
 	switch {
 	case s.Kafka != nil:
@@ -230,6 +259,9 @@ func (s Sink) Destination() string {
 	key := s.destinationKey()
 	if s.Stdout != nil {
 		key = "stdout " + s.Stdout.Path
+	}
+	if s.History != nil {
+		key = "history " + s.History.Dir
 	}
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:8])

@@ -363,7 +363,8 @@ func withTopic(s config.Sink, topic string) config.Sink {
 	return s
 }
 
-// ownDestination returns the kind of the sink and a function that returns the topic, subject, URL or file of a change.
+// ownDestination returns the kind of the sink and a function that returns the topic, subject, URL, file or folder of a
+// change.
 func ownDestination(s config.Sink) (kind string, name func(*event.Change) string) {
 	switch {
 	case s.Kafka != nil:
@@ -373,6 +374,9 @@ func ownDestination(s config.Sink) (kind string, name func(*event.Change) string
 	}
 	if s.Webhook != nil {
 		return "webhook", func(*event.Change) string { return s.Webhook.Origin() }
+	}
+	if s.History != nil {
+		return "history", func(*event.Change) string { return s.History.Dir }
 	}
 	path := s.Stdout.Path
 	if path == "" {

@@ -38,7 +38,7 @@ type rotation struct {
 func eachRotation(t *testing.T, test func(t *testing.T, r *rotation)) {
 	for name, c := range rotated {
 		for _, mode := range []string{Mask, HMAC, Drop} {
-			for _, changed := range []string{changedPaths, changedValues} {
+			for _, changed := range []string{changedPaths, ChangedValues} {
 				t.Run(fmt.Sprint(name, " ", mode, " ", changed), func(t *testing.T) {
 					c.policy.Redact, c.policy.Before, c.policy.Changed = mode, "full", changed
 					r := &rotation{newScene(t, c.policy), c.policy, c.resource, c.body, &strings.Builder{}}

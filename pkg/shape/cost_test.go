@@ -56,7 +56,7 @@ func TestARuleWithoutAFilterNeverDecodesToAMap(t *testing.T) {
 		"redactPaths":            {Policy{RedactPaths: []string{"spec.n"}}, deployment},
 		"before":                 {Policy{Before: "full"}, deployment},
 		"changed: paths":         {Policy{Changed: changedPaths}, deployment},
-		"changed: values":        {Policy{Changed: changedValues}, deployment},
+		"changed: values":        {Policy{Changed: ChangedValues}, deployment},
 		"onlyIfChanged":          {Policy{OnlyIfChanged: []string{"spec.n"}}, deployment},
 		"ignoreChanges":          {Policy{IgnoreChanges: []string{"spec.m"}}, deployment},
 		"fields.keep":            {Policy{Fields: Fields{Keep: []string{"spec"}}}, deployment},
@@ -180,7 +180,7 @@ func podLife() (states [][]byte) {
 // The ratio of values to paths is that of two runs side by side: -count=10.
 func BenchmarkChanged(b *testing.B) {
 	states := podLife()
-	for _, changed := range []string{changedNone, changedPaths, changedValues} {
+	for _, changed := range []string{changedNone, changedPaths, ChangedValues} {
 		b.Run(changed, func(b *testing.B) {
 			r, err := compileRule(Policy{Changed: changed}, Options{})
 			if err != nil {

@@ -27,7 +27,7 @@ func TestDeeplyNestedObjectsAreShaped(t *testing.T) {
 		"filter":        {RedactPaths: []string{"spec.secret", "spec.list.token"}, Filter: `has(object.spec)`},
 		"onlyIfChanged": {RedactPaths: []string{"spec.secret", "spec.list.token"}, OnlyIfChanged: []string{"spec.shown"}},
 		"ignoreChanges": {RedactPaths: []string{"spec.secret", "spec.list.token"}, IgnoreChanges: []string{"status"}},
-		"values":        {RedactPaths: []string{"spec.secret", "spec.list.token"}, Changed: changedValues, Before: beforeFull},
+		"values":        {RedactPaths: []string{"spec.secret", "spec.list.token"}, Changed: ChangedValues, Before: beforeFull},
 	} {
 		for _, depth := range []int{499, 500, 9000, 9989} {
 			s := newScene(t, p)

@@ -51,7 +51,7 @@ func (s *formScene) update(version string) *event.Change {
 // TestStateOfAnotherFormIsMissing: a state that was read in another version, or of which another part was read, is no state
 // before a change, nor is it compared. It is missing until it is read again, or until the next change.
 func TestStateOfAnotherFormIsMissing(t *testing.T) {
-	s := &formScene{scene: newScene(t, Policy{}), policy: Policy{Before: "full", Changed: changedValues}}
+	s := &formScene{scene: newScene(t, Policy{}), policy: Policy{Before: "full", Changed: ChangedValues}}
 	for i, step := range []struct {
 		version      string
 		metadataOnly bool

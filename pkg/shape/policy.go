@@ -66,7 +66,7 @@ func (p Policy) Validate(at string, keyed bool) error {
 	oneOf("redact", p.Redact, Mask, Drop, HMAC, None)
 	oneOf("hmac.scope", p.HMAC.Scope, scopeObject, scopeGlobal)
 	oneOf("before", p.Before, "none", beforeFull)
-	oneOf("changed", p.Changed, changedNone, changedPaths, changedValues)
+	oneOf("changed", p.Changed, changedNone, changedPaths, ChangedValues)
 	p.validateRedaction(problem, keyed)
 	if len(p.OnlyIfChanged) > 0 && len(p.IgnoreChanges) > 0 {
 		problem("ignoreChanges", "cannot be combined with onlyIfChanged; remove one of them")

@@ -14,9 +14,10 @@ import (
 
 // Values of Policy.Changed.
 const (
-	changedNone   = "none"
-	changedPaths  = "paths"
-	changedValues = "values"
+	changedNone  = "none"
+	changedPaths = "paths"
+	// ChangedValues lists from what to what each place has changed.
+	ChangedValues = "values"
 )
 
 // rule is a compiled [Policy].
@@ -386,7 +387,7 @@ func (r *rule) applyFields(c *event.Change, last []byte) error {
 // describeUpdate sets the configured description of the differences.
 func (r *rule) describeUpdate(c *event.Change, last []byte) {
 	switch r.changed {
-	case changedValues:
+	case ChangedValues:
 		c.Changed = diff.Values(last, c.After)
 	case changedPaths:
 		c.Changed = diff.Paths(last, c.After)

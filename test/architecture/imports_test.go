@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 
 	"pkg/sinks":                  {"pkg/condition", "pkg/event", "pkg/format"},
 	"pkg/sinks/stdout":           {"pkg/event", "pkg/format", "pkg/sinks", "pkg/condition"},
+	"pkg/sinks/history":          {"pkg/condition", "pkg/event", "pkg/history", "pkg/rawjson", "pkg/sinks"},
 	"pkg/sinks/kafka":            {"pkg/credentials", "pkg/resourceversion", "pkg/event", "pkg/form", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/condition", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/state"},
 	"pkg/sinks/kafka/auth":       {"pkg/credentials"},
 	"pkg/sinks/kafka/cluster":    {"pkg/condition", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"},
@@ -58,7 +59,7 @@ var mayImport = map[string][]string{
 	"internal/attribution":             {"pkg/resourceversion", "pkg/event", "pkg/rawjson", "internal/attribution/audit", "internal/attribution/stamp", "pkg/condition"},
 	"internal/attribution/stamp":       {"pkg/condition", "pkg/event", "pkg/ratelimit", "pkg/resourceversion"},
 	"internal/delivery":                {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},
-	"internal/config":                  {"pkg/credentials", "internal/attribution/audit", "internal/attribution/audit/topic", "internal/signals", "pkg/event", "pkg/format", "pkg/nearest", "pkg/shape", "pkg/shape/filter", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
+	"internal/config":                  {"pkg/credentials", "internal/attribution/audit", "internal/attribution/audit/topic", "internal/signals", "pkg/event", "pkg/format", "pkg/nearest", "pkg/shape", "pkg/shape/filter", "pkg/shape/path", "pkg/source/selection", "pkg/sinks", "pkg/sinks/history", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/sinks/stdout", "pkg/sinks/webhook"},
 	"internal/admin":                   {"internal/port", "pkg/condition", "pkg/event", "pkg/shape", "pkg/source", "internal/attribution", "internal/delivery", "internal/journal"},
 
 	"internal/state":         {"pkg/resourceversion", "pkg/event", "pkg/form", "pkg/sinks", "pkg/condition", "internal/journal", "internal/journal/codec"},

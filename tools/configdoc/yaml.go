@@ -18,6 +18,7 @@ const referenceHead = `# yaml-language-server: $schema=../` + schemaFile + `
 var examples = map[string]string{
 	"resources[].select":        `["pods", "deployments.apps"]`,
 	"sinks[].kafka.brokers":     `["127.0.0.1:9092"]`,
+	"sinks[].history.dir":       `"./history"`,
 	"sinks[].kafka.topic":       `"k8s.{group}.{resource}"`,
 	"sinks[].nats.url":          `"nats://127.0.0.1:4222"`,
 	"sinks[].webhook.url":       `"https://receiver.example/events"`,
@@ -40,7 +41,7 @@ func renderReference(keys []key) []byte {
 			b.WriteString("resources:\n" + indentItem(renderBlock(0, k.children)))
 		case "sinks[]":
 			b.WriteString("sinks:\n")
-			for place, destination := range []string{"kafka", "nats", "webhook", "stdout"} {
+			for place, destination := range []string{"kafka", "nats", "webhook", "stdout", "history"} {
 				b.WriteString(indentItem(renderBlock(0, sinkKeys(k.children, destination, place == 0))))
 			}
 		case "routes[]":
@@ -64,7 +65,7 @@ func sinkKeys(keys []key, destination string, first bool) []key {
 			k.doc = ""
 		}
 		if k.name == "name" {
-			k.value = strconv.Quote(map[string]string{"kafka": "main", "nats": "bus", "webhook": "hook", "stdout": "console"}[destination])
+			k.value = strconv.Quote(map[string]string{"kafka": "main", "nats": "bus", "webhook": "hook", "stdout": "console", "history": "history"}[destination])
 		}
 		if k.name == "format" && destination == "webhook" {
 			k.value = `"cloudevents"` // it takes no other
