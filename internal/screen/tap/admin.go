@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/screen/field"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 )
@@ -82,7 +83,7 @@ func (f *changeReader) readUntilCanceled(ctx context.Context) error {
 }
 
 func (f *changeReader) printNote(format string, args ...any) {
-	fmt.Fprintln(f.options.Notes, escapeUnprintable(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(f.options.Notes, field.EscapeUnprintable(fmt.Sprintf(format, args...)))
 }
 
 // readConnection reads one connection to its end, which is always an error. connected is called once there is one.

@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/screen/field"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
@@ -158,7 +159,7 @@ func printWhenReady(ctx context.Context, src *source.Source, host string, notes 
 					live, objects = live+1, objects+s.Known
 				}
 			}
-			fmt.Fprintf(notes, "watching %s with %s at %s; ^C ends\n", formatCount(live, "resource"), formatCount(objects, "object"), escapeUnprintable(host))
+			fmt.Fprintf(notes, "watching %s with %s at %s; ^C ends\n", formatCount(live, "resource"), formatCount(objects, "object"), field.EscapeUnprintable(host))
 			return
 		}
 	}

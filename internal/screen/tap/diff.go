@@ -1,14 +1,12 @@
 package tap
 
 import (
-	"bytes"
 	"encoding/json"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/kubecdc/kubecdc/internal/screen/field"
 	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 )
 
@@ -20,18 +18,15 @@ const (
 	keptStart = 20  // characters that are shown of a long beginning that two values share
 )
 
-// bookkeeping is the beginning of the pointers of what every write changes.
-var bookkeeping = regexp.MustCompile(`^/metadata/(resourceVersion|generation|managedFields)(/|$)`)
-
 // describeDifference writes field by field what two states of an object differ in.
 func (p *Printer) describeDifference(before, after []byte) []string {
-	fields := slices.DeleteFunc(diff.Between(before, after), func(f diff.Difference) bool { return bookkeeping.MatchString(f.Path) })
+	fields := slices.DeleteFunc(diff.Between(before, after), func(f diff.Difference) bool { return field.IsBookkeeping(f.Path) })
 	if len(fields) == 0 {
 		return []string{p.withStyle(faint, nothingShown)}
 	}
 	width := 0
 	for i := range fields {
-		fields[i].Path = pathOfPointer(fields[i].Path)
+		fields[i].Path = field.PathOf(fields[i].Path)
 		width = max(width, min(len([]rune(fields[i].Path)), maxPath))
 	}
 	var lines []string
@@ -52,8 +47,8 @@ func (p *Printer) describePaths(list []byte) (lines []string) {
 	var pointers []string
 	_ = json.Unmarshal(list, &pointers) // what is no list has none
 	for _, pointer := range pointers {
-		if !bookkeeping.MatchString(pointer) {
-			lines = append(lines, pathOfPointer(pointer))
+		if !field.IsBookkeeping(pointer) {
+			lines = append(lines, field.PathOf(pointer))
 		}
 	}
 	if len(lines) == 0 && len(pointers) > 0 {
@@ -62,49 +57,22 @@ func (p *Printer) describePaths(list []byte) (lines []string) {
 	return lines
 }
 
-// keyName is the name of a member in the segment of an item: [name=web] is shown as [web].
-var keyName = regexp.MustCompile(`([\[,])\w+=`)
-
-// pathOfPointer writes a JSON Pointer as a path. A name that is a number is written as the index of an element, from which a
-// pointer does not distinguish it.
-func pathOfPointer(pointer string) (path string) {
-	for part := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
-		name := escapeUnprintable(strings.NewReplacer("~1", "/", "~0", "~").Replace(part))
-		switch {
-		case strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]"):
-			path += keyName.ReplaceAllString(name, "$1")
-		case strings.ContainsAny(name, "./[] ") || strings.Trim(name, "0123456789") == "":
-			path += "[" + name + "]"
-		case path == "":
-			path = name
-		default:
-			path += "." + name
-		}
-	}
-	return path
-}
-
 // formatField writes what became of a field.
 func (p *Printer) formatField(f diff.Difference, width int) []string {
 	path := f.Path + strings.Repeat(" ", max(0, width-len([]rune(f.Path))))
-	was, wasText := decodeText(f.From)
-	is, isText := decodeText(f.To)
+	was, wasText := field.DecodeText(f.From)
+	is, isText := field.DecodeText(f.To)
 	if wasText && isText && strings.ContainsRune(was+is, '\n') {
 		return append([]string{p.withStyle(cyan, f.Path)}, p.diffLines(was, is)...)
 	}
 	switch {
 	case f.From == nil:
-		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(green, "+ "+truncate(describeValue(f.To), maxValue))}
+		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(green, "+ "+field.Truncate(field.Describe(f.To), maxValue))}
 	case f.To == nil:
-		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, "- "+truncate(describeValue(f.From), maxValue))}
+		return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, "- "+field.Truncate(field.Describe(f.From), maxValue))}
 	}
-	before, after := truncateBoth(describeValue(f.From), describeValue(f.To))
+	before, after := truncateBoth(field.Describe(f.From), field.Describe(f.To))
 	return []string{p.withStyle(cyan, path) + "  " + p.withStyle(red, before) + " → " + p.withStyle(green, after)}
-}
-
-// decodeText returns the text of a string; "" of what is not there, and false for other values.
-func decodeText(v []byte) (text string, ok bool) {
-	return text, v == nil || v[0] == '"' && json.Unmarshal(v, &text) == nil
 }
 
 // diffLines writes the lines that two texts differ in.
@@ -113,11 +81,11 @@ func (p *Printer) diffLines(was, is string) []string {
 	for i := range max(len(removed), len(added)) {
 		switch {
 		case i >= len(added):
-			removed[i] = truncate(escapeUnprintable(removed[i]), maxValue)
+			removed[i] = field.Truncate(field.EscapeUnprintable(removed[i]), maxValue)
 		case i >= len(removed):
-			added[i] = truncate(escapeUnprintable(added[i]), maxValue)
+			added[i] = field.Truncate(field.EscapeUnprintable(added[i]), maxValue)
 		default:
-			removed[i], added[i] = truncateBoth(escapeUnprintable(removed[i]), escapeUnprintable(added[i]))
+			removed[i], added[i] = truncateBoth(field.EscapeUnprintable(removed[i]), field.EscapeUnprintable(added[i]))
 		}
 	}
 	var all []string
@@ -190,20 +158,5 @@ func truncateBoth(a, b string) (string, string) {
 		start := before[shared-keptStart]
 		a, b = "…"+a[start:], "…"+b[start:]
 	}
-	return truncate(a, maxValue), truncate(b, maxValue)
-}
-
-// describeValue writes a value on one line.
-func describeValue(v []byte) string {
-	if text, ok := decodeText(v); ok {
-		if text == "" || strings.TrimSpace(text) != text {
-			return strconv.Quote(text)
-		}
-		return escapeUnprintable(text)
-	}
-	var b bytes.Buffer
-	if err := json.Compact(&b, v); err != nil {
-		return err.Error()
-	}
-	return escapeUnprintable(b.String())
+	return field.Truncate(a, maxValue), field.Truncate(b, maxValue)
 }

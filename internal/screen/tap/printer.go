@@ -1,20 +1,16 @@
 package tap
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/kubecdc/kubecdc/internal/screen/field"
 	"github.com/kubecdc/kubecdc/internal/screen/terminal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -109,11 +105,11 @@ func (p *Printer) formatChange(s shown) error {
 		b = append(terminal.AppendEscaped(b, p.formatNative(nil, s), terminal.EscapeJSON), '\n')
 	case YAML:
 		var err error
-		if b, err = appendYAML(b, p.formatNative(nil, s)); err != nil {
+		if b, err = field.AppendYAML(b, p.formatNative(nil, s)); err != nil {
 			return err
 		}
 	case Name:
-		b = fmt.Appendf(b, "%s %s\n", escapeUnprintable(fmt.Sprint(s.change.Type, " ", s.change.Resource)), objectOf(s.change))
+		b = fmt.Appendf(b, "%s %s\n", field.EscapeUnprintable(fmt.Sprint(s.change.Type, " ", s.change.Resource)), objectOf(s.change))
 	default:
 		b = append(b, p.formatSummary(s.change)...)
 	}
@@ -130,34 +126,6 @@ func (p *Printer) formatNative(b []byte, s shown) []byte {
 		return append(b, s.raw...)
 	}
 	return format.AppendJSON(b, s.change)
-}
-
-// appendYAML writes a JSON object as a YAML document, with its members in their order.
-func appendYAML(b, object []byte) ([]byte, error) {
-	var n yaml.Node // JSON is YAML, but for some control characters
-	if err := yaml.Unmarshal(terminal.AppendEscaped(nil, object, escapeYAML), &n); err != nil {
-		return b, fmt.Errorf("write a change as YAML: %w", err)
-	}
-	unquoteJSON(&n)
-	var out bytes.Buffer
-	e := yaml.NewEncoder(&out)
-	e.SetIndent(2)
-	if err := e.Encode(&n); err != nil {
-		return b, fmt.Errorf("write a change as YAML: %w", err)
-	}
-	return terminal.AppendEscaped(append(b, "---\n"...), out.Bytes(), escapeYAML), nil
-}
-
-// unquoteJSON gives nodes the usual style in place of that of JSON; the encoder quotes what needs it. Text with escapes
-// stays quoted, since only there an escape is one.
-func unquoteJSON(n *yaml.Node) {
-	n.Style = 0
-	if strings.ContainsFunc(n.Value, terminal.Steers) {
-		n.Style = yaml.DoubleQuotedStyle
-	}
-	for _, c := range n.Content {
-		unquoteJSON(c)
-	}
 }
 
 // signs are how lines of changes begin.
@@ -179,7 +147,7 @@ func (p *Printer) formatSummary(c *event.Change) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s %s", p.withStyle(faint, c.ObservedAt.Local().Format("15:04:05.000")), p.withStyle(look.style, look.sign),
-		escapeUnprintable(c.Resource.String()), p.withStyle(bold, objectOf(c)))
+		field.EscapeUnprintable(c.Resource.String()), p.withStyle(bold, objectOf(c)))
 	if about := describeChange(c); about != "" {
 		b.WriteString("  " + p.withStyle(faint, about))
 	}
@@ -194,9 +162,9 @@ func (p *Printer) formatSummary(c *event.Change) string {
 func (p *Printer) formatDetails(c *event.Change) []string {
 	switch {
 	case c.Gap != nil:
-		return []string{escapeUnprintable(c.Gap.Reason)}
+		return []string{field.EscapeUnprintable(c.Gap.Reason)}
 	case c.Withheld != "":
-		return []string{escapeUnprintable(c.Withheld)}
+		return []string{field.EscapeUnprintable(c.Withheld)}
 	case c.Type != event.Updated:
 		return nil
 	case c.Before != nil && c.After != nil:
@@ -214,7 +182,7 @@ func objectOf(c *event.Change) string {
 	if c.Namespace != "" {
 		name = c.Namespace + "/" + name
 	}
-	return escapeUnprintable(name)
+	return field.EscapeUnprintable(name)
 }
 
 // describeChange lists the properties of a change other than its object.
@@ -233,31 +201,7 @@ func describeChange(c *event.Change) string {
 	if c.Actor != nil {
 		about = append(about, "by "+c.Actor.Manager)
 	}
-	return escapeUnprintable(strings.Join(slices.DeleteFunc(about, func(s string) bool { return s == "" }), ", "))
-}
-
-// escapeUnprintable writes text from a cluster so that it cannot steer a terminal: what is not printable is escaped.
-func escapeUnprintable(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		q := strconv.QuoteToGraphic(s)
-		return q[1 : len(q)-1]
-	}
-	return s
-}
-
-// escapeYAML writes a character as YAML does (YAML 1.2.2, section 5.7).
-func escapeYAML(b []byte, r rune) []byte { return fmt.Appendf(b, `\U%08x`, r) }
-
-// truncate cuts a text to at most so many characters.
-func truncate(s string, most int) string {
-	n := 0
-	for i := range s {
-		if n == most {
-			return s[:i] + "…"
-		}
-		n++
-	}
-	return s
+	return field.EscapeUnprintable(strings.Join(slices.DeleteFunc(about, func(s string) bool { return s == "" }), ", "))
 }
 
 // A style is how a part of a line looks, as an ANSI sequence.
@@ -295,7 +239,7 @@ func (n *notes) Enabled(_ context.Context, level slog.Level) bool { return level
 
 func (n *notes) Handle(_ context.Context, r slog.Record) error {
 	var b strings.Builder
-	b.WriteString("! " + escapeUnprintable(r.Message) + n.before)
+	b.WriteString("! " + field.EscapeUnprintable(r.Message) + n.before)
 	r.Attrs(func(a slog.Attr) bool {
 		b.WriteString(formatAttribute(a))
 		return true
@@ -318,5 +262,5 @@ func (n *notes) WithAttrs(attrs []slog.Attr) slog.Handler {
 func (n *notes) WithGroup(string) slog.Handler { return n }
 
 func formatAttribute(a slog.Attr) string {
-	return "; " + a.Key + ": " + escapeUnprintable(a.Value.Resolve().String())
+	return "; " + a.Key + ": " + field.EscapeUnprintable(a.Value.Resolve().String())
 }
