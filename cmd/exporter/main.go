@@ -78,7 +78,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(runCommand(), validateCommand(), versionCommand())
-	root.AddCommand(tapCommand(), topCommand())
+	root.AddCommand(tapCommand(), topCommand(), historyCommand())
 	root.AddCommand(explainCommand(), rbacCommand(), auditPolicyCommand(), verifyCommand(), sqlCommand())
 	root.AddCommand(journalCommand(), deadlettersCommand(), signalCommand(), stateCommand())
 	return root
@@ -117,7 +117,7 @@ func configFlag(cmd *cobra.Command) *string {
 	if err := cmd.MarkFlagRequired("config"); err != nil {
 		panic(err) // the flag is defined one line above
 	}
-	completeFlag(cmd, "config", cobra.FixedCompletions([]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
+	completeConfig(cmd)
 	return path
 }
 

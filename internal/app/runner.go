@@ -304,6 +304,10 @@ func newReloader(
 // run applies changes of the configuration file until ctx ends.
 func (r *reloader) run(ctx context.Context) error {
 	file := r.current().cfg.File
+	if file == "" { // of flags
+		<-ctx.Done()
+		return nil
+	}
 	changed := make(chan struct{}, 1)
 	var watching sync.WaitGroup
 	defer watching.Wait() // ctx has ended

@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -32,6 +34,21 @@ func Load(path string) (*Config, error) { return loadFile(path, validateFiles) }
 // LoadWithoutSinkFiles is [Load] for commands that deliver nothing and may run where the credentials of the sinks are not
 // available: it skips the checks of files that only sinks read or write.
 func LoadWithoutSinkFiles(path string) (*Config, error) { return loadFile(path) }
+
+// ForHistory returns the configuration that writes the history of everything but Events and Leases to a folder. It has no
+// file, and the environment overrides its values as those of a file.
+func ForHistory(dir string) (*Config, error) {
+	content := fmt.Sprintf(`resources: [{select: ["*"], exclude: ["events", "events.events.k8s.io", "leases.coordination.k8s.io"]}]
+sinks: [{name: history, history: {dir: %q}}]
+journal: {dir: %q}
+`, dir, filepath.Clean(dir)+".journal")
+	cfg, err := parseConfig("--history", []byte(content), validateFiles)
+	if err != nil {
+		return nil, err
+	}
+	cfg.File = ""
+	return cfg, nil
+}
 
 func loadFile(path string, checks ...func(*reporter, *Config)) (*Config, error) {
 	content, err := readLimited(path, maxFileBytes)

@@ -12,6 +12,7 @@ const (
 	Usage       Code = 2 // the configuration or the arguments are wrong; nothing was started
 	Environment Code = 3 // the environment of the process did not allow a start, or a verification
 	Different   Code = 4 // a verification found a difference
+	Unknown     Code = 5 // a part of the answer is not known: the history has a gap there
 )
 
 // With returns err with an exit code; nil stays nil. The message is that of err, and the result unwraps to it.

@@ -15,6 +15,7 @@ import (
 type plan struct {
 	match          Match
 	from, to       time.Time
+	after          int64 // files with no higher sequence are left out
 	withoutObjects bool
 	state          bool // of each object only the newest state up to to, and what else the fold needs
 	alive          bool // rows of type Alive too
@@ -23,7 +24,7 @@ type plan struct {
 
 // wantsFile reports whether a file may have rows of the plan, Alive ones aside.
 func (p *plan) wantsFile(f *File) bool {
-	return (p.to.IsZero() || !f.From.After(p.to)) && (p.from.IsZero() || !f.To.Before(p.from)) &&
+	return f.LastSequence > p.after && (p.to.IsZero() || !f.From.After(p.to)) && (p.from.IsZero() || !f.To.Before(p.from)) &&
 		(p.match.Cluster == "" || f.FirstKey.Cluster <= p.match.Cluster && p.match.Cluster <= f.LastKey.Cluster)
 }
 
@@ -77,6 +78,10 @@ func (p *plan) wantsGroup(g parquet.RowGroup) bool {
 	}
 	m := &p.match
 	if m.Resource != "" && (!within("resource", m.Resource) || !within("group", m.Group)) {
+		return false
+	}
+	if m.Namespace != nil && !within("namespace", *m.Namespace) && !within("namespace", "") ||
+		m.Name != "" && !within("name", m.Name) && !within("name", "") { // control records have no name
 		return false
 	}
 	return m.Cluster == "" || within("cluster", m.Cluster)

@@ -24,6 +24,35 @@ func Between(before, after []byte) (all []Difference) {
 	return all
 }
 
+// Items returns the items of a list with their segments: [name=web] where all have a key, else their index.
+func Items(list []byte) (segments []string, values [][]byte) {
+	values, err := elementsOf(list, 0)
+	if err != nil {
+		return nil, nil
+	}
+	keyed, _, ok := findKeys(values, nil)
+	for i := range values {
+		segment := strconv.AppendInt(nil, int64(i), 10)
+		if ok {
+			segment = appendEscaped(nil, keyed[i].name)
+		}
+		segments = append(segments, string(segment))
+	}
+	return segments, values
+}
+
+// Members returns the members of an object in their order; ok is false for another value, and for duplicate names.
+func Members(object []byte) (segments []string, values [][]byte, ok bool) {
+	if !isObject(object) {
+		return nil, nil, false
+	}
+	entries, err := entriesOf(object, nil, 0)
+	for _, e := range entries {
+		segments, values = append(segments, string(appendEscaped(nil, e.name))), append(values, e.value)
+	}
+	return segments, values, err == nil
+}
+
 // noIndex is the index of a difference that is no item of a list with keys.
 const noIndex = -1
 

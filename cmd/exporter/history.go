@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/internal/history"
+)
+
+// defaultHistory is the folder that is read if none is named.
+const defaultHistory = "./history"
+
+func historyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "history",
+		Short: "Ask what changed, by whom, and what existed at a moment",
+		Long: `Ask what changed, by whom, and what existed at a moment, from the folder that the
+sink "history" writes: see 'exporter run --history'. No cluster is contacted.
+
+TYPE is as kubectl takes it: plural, singular, short name or kind. A moment is a time
+(2026-01-02T15:04:05Z, 2026-01-02, 15:04), how long ago (30m, 2h, 3d), or a
+resourceVersion (rv:4711), which is exact where times are known to seconds.
+
+What the history does not know, because it begins later or has a gap, is named on
+standard error, and the exit code is 5.`,
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("a subcommand is missing: log, get, diff or blame")
+		},
+	}
+	onlyCommands(cmd)
+	cmd.AddCommand(historyLogCommand(), historyGetCommand(), historyDiffCommand(), historyBlameCommand())
+	return cmd
+}
+
+// historyFlags are the flags that all commands of history have.
+type historyFlags struct {
+	dir       string
+	namespace string
+	output    string
+	formats   []string
+}
+
+func addHistoryFlags(cmd *cobra.Command, formats ...string) *historyFlags {
+	f := &historyFlags{formats: formats}
+	cmd.Flags().StringVar(&f.dir, "dir", defaultHistory, "folder of the history")
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "only this namespace; all without")
+	cmd.Flags().BoolP("all-namespaces", "A", false, "all namespaces, as without -n")
+	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
+	cmd.Flags().StringVarP(&f.output, "output", "o", formats[0], "form: "+strings.Join(formats, ", "))
+	completeFlag(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	return f
+}
+
+// ask opens the history, and has a question answered about the scope that the arguments name.
+func (f *historyFlags) ask(cmd *cobra.Command, args []string, answer func(context.Context, *history.History, history.Scope) error) error {
+	if !slices.Contains(f.formats, f.output) {
+		return fmt.Errorf("--output %q: expected one of %s", f.output, strings.Join(f.formats, ", "))
+	}
+	ctx, stop := untilInterrupted(cmd.Context())
+	defer stop()
+	h, err := history.Open(f.dir)
+	if err != nil {
+		return err
+	}
+	s, err := history.ParseScope(ctx, h, args, f.namespace)
+	if err == nil {
+		err = answer(ctx, h, s)
+	}
+	return failedWhileReading(errors.Join(err, h.Close()))
+}
+
+// failedWhileReading gives an error without an exit code that of a command which had started.
+func failedWhileReading(err error) error {
+	if _, given := exit.CodeOf(err); given {
+		return err
+	}
+	return exit.With(exit.Runtime, err)
+}
+
+// momentFlag adds a flag that is a moment.
+func momentFlag(cmd *cobra.Command, name, usage string) func() (history.Moment, error) {
+	text := cmd.Flags().String(name, "", usage)
+	return func() (history.Moment, error) {
+		if *text == "" {
+			return history.Moment{}, nil
+		}
+		m, err := history.ParseMoment(*text, time.Now())
+		if err != nil {
+			return m, exit.With(exit.Usage, fmt.Errorf("--%s: %w", name, err))
+		}
+		return m, nil
+	}
+}
+
+// parseMoments reads flags that are moments.
+func parseMoments(flags ...func() (history.Moment, error)) (all []history.Moment, err error) {
+	for _, parse := range flags {
+		m, err := parse()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// sayDoubt names what is not known, and returns the error for it.
+func sayDoubt(w io.Writer, doubt history.Doubt) error {
+	for _, line := range doubt.Lines() {
+		fmt.Fprintln(w, "! "+line)
+	}
+	if doubt.Any() {
+		return exit.With(exit.Unknown, errors.New("a part of the answer is not known"))
+	}
+	return nil
+}
+
+func historyLogCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "log [TYPE[/NAME] | TYPE NAME] [-n NAMESPACE] [--since MOMENT] [--until MOMENT] [--by USER] [--path PATH] [-o table|json|yaml] [-f]",
+		Short: "Show what changed, when, by whom, from what to what",
+		Long: `Show what changed, when, by whom, from what to what: a line for each change, oldest
+first, and gaps in their place. -o json has all changed paths of a change.
+
+With -f it goes on with what is written from then on. An author that comes later than
+its change has a line of its own then.`,
+		Example: `  exporter history log -n shop --since 30m
+  exporter history log deploy/web --path spec.replicas
+  exporter history log --by alice --since 2026-01-02 -o json`,
+		Args: cobra.MaximumNArgs(2),
+	}
+	f := addHistoryFlags(cmd, history.Table, history.JSON, history.YAML)
+	since, until := momentFlag(cmd, "since", "only changes from this moment on"), momentFlag(cmd, "until", "only changes up to this moment")
+	by := cmd.Flags().String("by", "", `only changes of this user or field manager; "*" stands for any text but "/"`)
+	path := cmd.Flags().String("path", "", "only changes of this field, or of what is in it: spec.replicas")
+	follow := cmd.Flags().BoolP("follow", "f", false, "go on with new changes")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		moments, err := parseMoments(since, until)
+		if err != nil {
+			return err
+		}
+		return f.ask(cmd, args, func(ctx context.Context, h *history.History, s history.Scope) error {
+			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output}
+			o := history.LogOptions{Scope: s, Since: moments[0], Until: moments[1], By: *by, Path: *path}
+			if err := h.Log(ctx, o, p.PrintEntry); err != nil || !*follow {
+				return err
+			}
+			return history.Follow(ctx, f.dir, h, o, p.PrintEntry)
+		})
+	}
+	return cmd
+}
+
+func historyGetCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get TYPE[/NAME] | TYPE NAME --at MOMENT [-n NAMESPACE] [-o table|yaml|json|name]",
+		Short: "Show objects as they were at a moment",
+		Example: `  exporter history get deploy/web -n shop --at 14:05 -o yaml
+  exporter history get pods -n shop --at 2h`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	f := addHistoryFlags(cmd, history.Table, history.YAML, history.JSON, history.Name)
+	at := momentFlag(cmd, "at", "the moment")
+	requireFlags(cmd, "at")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		m, err := at()
+		if err != nil {
+			return err
+		}
+		return f.ask(cmd, args, func(ctx context.Context, h *history.History, s history.Scope) error {
+			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output, Single: s.Name != "" && f.namespace != ""}
+			found, doubt, err := h.Print(ctx, &p, s, m)
+			if err != nil {
+				return err
+			}
+			if err := sayDoubt(cmd.ErrOrStderr(), doubt); err != nil {
+				return err
+			}
+			if s.Name != "" && found == 0 {
+				return fmt.Errorf("%s did not exist at %s: 'exporter history log' shows when it did", s, m)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func historyDiffCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "diff [TYPE[/NAME] | TYPE NAME] --from MOMENT [--to MOMENT] [-n NAMESPACE] [-o table|json|yaml]",
+		Short: "Show what differs between two moments, field by field",
+		Example: `  exporter history diff deploy/web -n shop --from 14:00 --to 14:30
+  exporter history diff -n shop --from 2h`,
+		Args: cobra.MaximumNArgs(2),
+	}
+	f := addHistoryFlags(cmd, history.Table, history.JSON, history.YAML)
+	from, to := momentFlag(cmd, "from", "the earlier moment"), momentFlag(cmd, "to", "the later moment; the newest change without")
+	requireFlags(cmd, "from")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		moments, err := parseMoments(from, to)
+		if err != nil {
+			return err
+		}
+		return f.ask(cmd, args, func(ctx context.Context, h *history.History, s history.Scope) error {
+			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output}
+			doubt, err := h.Diff(ctx, s, moments[0], h.OrNewest(moments[1]), p.PrintDifference)
+			if err != nil {
+				return err
+			}
+			return sayDoubt(cmd.ErrOrStderr(), doubt)
+		})
+	}
+	return cmd
+}
+
+func historyBlameCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "blame TYPE/NAME | TYPE NAME [-n NAMESPACE] [-o table|json|yaml]",
+		Short: "Show since when each field of an object has its value, and by whom",
+		Long: `Show since when each field of an object has its value, and by whom. A time after "≤" is
+that of a list: the field may have had its value for longer.`,
+		Example: "  exporter history blame deploy/web -n shop",
+		Args:    cobra.RangeArgs(1, 2),
+	}
+	f := addHistoryFlags(cmd, history.Table, history.JSON, history.YAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return f.ask(cmd, args, func(ctx context.Context, h *history.History, s history.Scope) error {
+			if s.Name == "" {
+				return exit.With(exit.Usage, errors.New("name an object: TYPE/NAME"))
+			}
+			all, err := h.Blame(ctx, s)
+			if err != nil {
+				return err
+			}
+			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output}
+			return p.PrintBlames(all)
+		})
+	}
+	return cmd
+}
+
+func requireFlags(cmd *cobra.Command, names ...string) {
+	for _, name := range names {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err) // the caller has just defined the flag
+		}
+	}
+}

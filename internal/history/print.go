@@ -1,0 +1,254 @@
+package history
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/internal/screen/field"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/history"
+)
+
+// The forms of answers.
+const (
+	Table = "table" // a line each, for people
+	JSON  = "json"
+	YAML  = "yaml"
+	Name  = "name" // type and name, of objects only
+)
+
+const (
+	shownChanges = 2  // changed paths on a line
+	shownValue   = 60 // characters of a value
+)
+
+// Printer writes answers in one form.
+type Printer struct {
+	Out    io.Writer
+	Format string
+	Single bool // of objects: the only one is printed by itself, not in a list
+
+	printed int
+}
+
+// PrintEntry writes an entry of a log or of a comparison.
+func (p *Printer) PrintEntry(e *Entry) error {
+	if p.Format == Table {
+		_, err := io.WriteString(p.Out, e.line())
+		return err
+	}
+	return p.printValue(e)
+}
+
+// printValue writes a value as a line of JSON, or as a YAML document.
+func (p *Printer) printValue(v any) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	text := b.Bytes()
+	if p.Format == YAML {
+		var err error
+		if text, err = field.AppendYAML(nil, text); err != nil {
+			return err
+		}
+	}
+	_, err := p.Out.Write(text)
+	return err
+}
+
+var signs = map[string]string{"added": "+", "updated": "~", "deleted": "-", missing: "-", found: "·", "gap": "!", "attribution.gap": "!", "attributed": "·"}
+
+// line writes an entry for people: when, what, by whom, from what to what.
+func (e *Entry) line() string {
+	of := history.Facts{Group: e.Group, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
+	parts := []string{formatTime(e.Time), signs[e.Type], field.EscapeUnprintable(objectName(&of))}
+	if e.Unknown != nil {
+		_, what, _ := strings.Cut(e.Unknown.String(), ": ")
+		if e.Type == "attribution.gap" {
+			what = "authors " + what
+		}
+		return strings.Join(append(parts, " "+field.EscapeUnprintable(what)), " ") + "\n"
+	}
+	if who := e.who(); who != "" {
+		parts = append(parts, " by "+who)
+	}
+	switch {
+	case e.Type == missing:
+		parts = append(parts, " gone: deleted after "+formatTime(e.NotBefore))
+	case e.Type == found:
+		parts = append(parts, " found by a list")
+	}
+	if e.Time.Sub(e.NotBefore) >= exactWithin && !e.NotBefore.IsZero() && e.Type != missing {
+		parts = append(parts, " not before "+formatTime(e.NotBefore))
+	}
+	if len(e.Changed) > 0 {
+		parts = append(parts, " "+describeChanges(e.Changed))
+	}
+	return strings.Join(parts, " ") + "\n"
+}
+
+func (e *Entry) who() string {
+	who := e.User
+	if e.Certainty == event.Likely {
+		who += "?"
+	}
+	if who == "" {
+		who = e.Manager
+	}
+	return field.EscapeUnprintable(who)
+}
+
+// describeChanges writes the first changes, those of the spec before those of the status, and how many more there are.
+func describeChanges(all []Difference) string {
+	var parts []string
+	for _, d := range all[:min(shownChanges, len(all))] {
+		parts = append(parts, describeChange(d))
+	}
+	if more := len(all) - shownChanges; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func describeChange(d Difference) string {
+	path := field.PathOf(d.Path)
+	switch {
+	case d.From == nil && d.To == nil:
+		return path
+	case d.From == nil:
+		return path + ": + " + describeValue(d.To)
+	case d.To == nil:
+		return path + ": - " + describeValue(d.From)
+	}
+	return path + ": " + describeValue(d.From) + " → " + describeValue(d.To)
+}
+
+func describeValue(v []byte) string { return field.Truncate(field.Describe(v), shownValue) }
+
+// PrintDifference writes what differs in an object between two moments, a line for each field.
+func (p *Printer) PrintDifference(e *Entry) error {
+	if p.Format != Table {
+		return p.printValue(e)
+	}
+	of := history.Facts{Group: e.Group, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
+	if _, err := fmt.Fprintf(p.Out, "%s %s\n", signs[e.Type], field.EscapeUnprintable(objectName(&of))); err != nil {
+		return err
+	}
+	for _, d := range e.Changed {
+		if _, err := fmt.Fprintf(p.Out, "    %s\n", describeChange(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PrintObject writes an object as it was at a moment. at is the time for which its age is shown.
+func (p *Printer) PrintObject(row *history.Row, at time.Time) error {
+	p.printed++
+	var err error
+	switch p.Format {
+	case Name:
+		kind := strings.ToLower(row.Kind)
+		if row.Group != "" {
+			kind += "." + row.Group
+		}
+		_, err = fmt.Fprintf(p.Out, "%s/%s\n", kind, row.Name)
+	case Table:
+		err = p.printObjectLine(row, at)
+	case YAML:
+		var text []byte
+		if text, err = field.AppendYAML(nil, []byte(row.Object)); err == nil {
+			_, err = p.Out.Write(text)
+		}
+	default:
+		before := ",\n"
+		if p.printed == 1 {
+			before = `{"apiVersion":"v1","kind":"List","metadata":{},"items":[` + "\n"
+		}
+		if p.Single {
+			before = ""
+		}
+		_, err = io.WriteString(p.Out, before+row.Object)
+	}
+	return err
+}
+
+func (p *Printer) printObjectLine(row *history.Row, at time.Time) error {
+	const form = "%-20s %-56s %-8s %-29s %s\n"
+	if p.printed == 1 {
+		if _, err := fmt.Fprintf(p.Out, form, "NAMESPACE", "NAME", "AGE", "SINCE", "BY"); err != nil {
+			return err
+		}
+	}
+	var object struct {
+		Metadata struct{ CreationTimestamp time.Time }
+	}
+	age := "?"
+	if json.Unmarshal([]byte(row.Object), &object) == nil && !object.Metadata.CreationTimestamp.IsZero() && !at.IsZero() {
+		age = at.Sub(object.Metadata.CreationTimestamp).Round(time.Second).String()
+	}
+	name := (event.Resource{Group: row.Group, Resource: row.Resource}).String() + "/" + row.Name
+	who := row.User
+	if who == "" {
+		who = row.Manager
+	}
+	line := fmt.Sprintf(form, field.EscapeUnprintable(row.Namespace), field.EscapeUnprintable(name), age, formatTime(row.Time()), field.EscapeUnprintable(who))
+	_, err := io.WriteString(p.Out, strings.TrimRight(line, " \n")+"\n")
+	return err
+}
+
+// EndObjects writes what ends a list.
+func (p *Printer) EndObjects() (err error) {
+	if p.Format != JSON {
+		return nil
+	}
+	switch {
+	case p.Single && p.printed > 0:
+		_, err = io.WriteString(p.Out, "\n")
+	case p.Single:
+	case p.printed == 0:
+		_, err = io.WriteString(p.Out, `{"apiVersion":"v1","kind":"List","metadata":{},"items":[]}`+"\n")
+	default:
+		_, err = io.WriteString(p.Out, "\n]}\n")
+	}
+	return err
+}
+
+// PrintBlames writes the fields of an object.
+func (p *Printer) PrintBlames(all []Blame) error {
+	if p.Format != Table {
+		return p.printValue(struct {
+			Fields []Blame `json:"fields"`
+		}{all})
+	}
+	width := len(slices.MaxFunc(all, func(a, b Blame) int { return len(a.who()) - len(b.who()) }).who())
+	for _, b := range all {
+		sign := " "
+		if b.Found {
+			sign = "≤"
+		}
+		_, err := fmt.Fprintf(p.Out, "%s%s  %-*s  %s: %s\n", sign, formatTime(b.Since), width, b.who(), field.PathOf(b.Path), describeValue(b.Value))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b Blame) who() string {
+	switch {
+	case b.User != "":
+		return field.EscapeUnprintable(b.User)
+	case b.Found || b.Manager == "":
+		return "-"
+	}
+	return field.EscapeUnprintable(b.Manager)
+}

@@ -1,0 +1,188 @@
+package history
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kubecdc/kubecdc/internal/exit"
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/history"
+	"github.com/kubecdc/kubecdc/pkg/nearest"
+)
+
+// builtIn has the types of Kubernetes that people name in a short form: group, plural, kind, and short names. The rows carry
+// no short names.
+var builtIn = parseBuiltIn(`
+- bindings Binding
+- componentstatuses ComponentStatus cs
+- configmaps ConfigMap cm
+- endpoints Endpoints ep
+- events Event ev
+- limitranges LimitRange limits
+- namespaces Namespace ns
+- nodes Node no
+- persistentvolumeclaims PersistentVolumeClaim pvc
+- persistentvolumes PersistentVolume pv
+- pods Pod po
+- podtemplates PodTemplate
+- replicationcontrollers ReplicationController rc
+- resourcequotas ResourceQuota quota
+- secrets Secret
+- serviceaccounts ServiceAccount sa
+- services Service svc
+admissionregistration.k8s.io mutatingwebhookconfigurations MutatingWebhookConfiguration
+admissionregistration.k8s.io validatingadmissionpolicies ValidatingAdmissionPolicy
+admissionregistration.k8s.io validatingadmissionpolicybindings ValidatingAdmissionPolicyBinding
+admissionregistration.k8s.io validatingwebhookconfigurations ValidatingWebhookConfiguration
+apiextensions.k8s.io customresourcedefinitions CustomResourceDefinition crd crds
+apiregistration.k8s.io apiservices APIService
+apps controllerrevisions ControllerRevision
+apps daemonsets DaemonSet ds
+apps deployments Deployment deploy
+apps replicasets ReplicaSet rs
+apps statefulsets StatefulSet sts
+autoscaling horizontalpodautoscalers HorizontalPodAutoscaler hpa
+batch cronjobs CronJob cj
+batch jobs Job
+certificates.k8s.io certificatesigningrequests CertificateSigningRequest csr
+coordination.k8s.io leases Lease
+discovery.k8s.io endpointslices EndpointSlice
+flowcontrol.apiserver.k8s.io flowschemas FlowSchema
+flowcontrol.apiserver.k8s.io prioritylevelconfigurations PriorityLevelConfiguration
+networking.k8s.io ingressclasses IngressClass
+networking.k8s.io ingresses Ingress ing
+networking.k8s.io networkpolicies NetworkPolicy netpol
+node.k8s.io runtimeclasses RuntimeClass
+policy poddisruptionbudgets PodDisruptionBudget pdb
+rbac.authorization.k8s.io clusterrolebindings ClusterRoleBinding
+rbac.authorization.k8s.io clusterroles ClusterRole
+rbac.authorization.k8s.io rolebindings RoleBinding
+rbac.authorization.k8s.io roles Role
+scheduling.k8s.io priorityclasses PriorityClass pc
+storage.k8s.io csidrivers CSIDriver
+storage.k8s.io csinodes CSINode
+storage.k8s.io storageclasses StorageClass sc
+storage.k8s.io volumeattachments VolumeAttachment
+`)
+
+// namedType is a type with the names that kubectl takes for it, in lower case.
+type namedType struct {
+	event.Resource
+	names []string
+}
+
+func parseBuiltIn(table string) (all []namedType) {
+	for line := range strings.Lines(strings.TrimSpace(table)) {
+		words := strings.Fields(line)
+		r := event.Resource{Group: strings.TrimPrefix(words[0], "-"), Resource: words[1], Kind: words[2]}
+		all = append(all, newNamedType(r, words[3:]...))
+	}
+	return all
+}
+
+func newNamedType(r event.Resource, more ...string) namedType {
+	return namedType{r, append([]string{r.Resource, strings.ToLower(r.Kind)}, more...)}
+}
+
+// matches reports whether a name means the type: one of its names, alone or with the group, or with version and group.
+func (t namedType) matches(name string) bool {
+	name, rest, qualified := strings.Cut(strings.ToLower(name), ".")
+	if !slices.Contains(t.names, name) || name == "" {
+		return false
+	}
+	_, group, _ := strings.Cut(rest, ".")
+	return !qualified || rest == t.Group || group == t.Group && strings.HasPrefix(rest, "v") || rest == "core" && t.Group == ""
+}
+
+// ParseScope reads arguments as kubectl takes them: TYPE, TYPE/NAME, TYPE NAME, or several types with commas.
+func ParseScope(ctx context.Context, h *History, args []string, namespace string) (Scope, error) {
+	s := Scope{Namespace: namespace}
+	if len(args) == 0 {
+		return s, nil
+	}
+	types, name, named := strings.Cut(args[0], "/")
+	if s.Name = name; len(args) == 2 {
+		s.Name = args[1]
+	}
+	if named && (len(args) == 2 || name == "") || strings.Contains(s.Name, "/") {
+		return s, exit.With(exit.Usage, fmt.Errorf("%q: expected TYPE/NAME or TYPE NAME", strings.Join(args, " ")))
+	}
+	for one := range strings.SplitSeq(types, ",") {
+		t, err := ResolveType(ctx, h, one)
+		if err != nil {
+			return s, err
+		}
+		s.Types = append(s.Types, t)
+	}
+	return s, nil
+}
+
+// ResolveType returns the type that a name means, as kubectl takes it: plural, singular, short name or kind. Types that are
+// not built in are those of the rows, with the short names of their definitions, where the history has these.
+func ResolveType(ctx context.Context, h *History, name string) (event.Resource, error) {
+	for _, t := range builtIn {
+		if t.matches(name) {
+			return t.Resource, nil
+		}
+	}
+	recorded, err := recordedTypes(ctx, h)
+	if err != nil {
+		return event.Resource{}, err
+	}
+	var names []string
+	for _, t := range slices.Concat(recorded, builtIn) {
+		if t.matches(name) {
+			return t.Resource, nil
+		}
+		names = append(names, t.names...)
+	}
+	hint := ""
+	if meant := nearest.Name(strings.ToLower(name), names); meant != "" {
+		hint = "; did you mean " + meant + "?"
+	}
+	return event.Resource{}, exit.With(exit.Usage, fmt.Errorf("the history has no type %q%s", name, hint))
+}
+
+// recordedTypes returns the types of all rows.
+func recordedTypes(ctx context.Context, h *History) ([]namedType, error) {
+	types := map[event.Resource]namedType{}
+	q := history.Query{Match: history.Match{Name: noObject}, WithoutObjects: true}
+	if h.startsLate() { // there may be no control record of a resource any more
+		q.Match.Name = ""
+	}
+	for row, err := range h.snapshot.Rows(ctx, q) {
+		if err != nil {
+			return nil, err
+		}
+		if r := (event.Resource{Group: row.Group, Resource: row.Resource, Kind: row.Kind}); types[r].names == nil && r.Kind != "" {
+			types[r] = newNamedType(r)
+		}
+	}
+	definitions := history.Match{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
+	for row, err := range h.snapshot.StateAt(ctx, endOfTime, definitions) {
+		if err != nil {
+			return nil, err
+		}
+		var d struct {
+			Spec struct {
+				Group string
+				Names struct {
+					Plural, Singular, Kind string
+					ShortNames             []string
+				}
+			}
+		}
+		if json.Unmarshal([]byte(row.Object), &d) == nil {
+			n := d.Spec.Names
+			r := event.Resource{Group: d.Spec.Group, Resource: n.Plural, Kind: n.Kind}
+			types[r] = newNamedType(r, append(n.ShortNames, n.Singular)...)
+		}
+	}
+	all := slices.Collect(maps.Values(types))
+	slices.SortFunc(all, func(a, b namedType) int { return strings.Compare(a.String(), b.String()) })
+	return all, nil
+}
