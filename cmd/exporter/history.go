@@ -19,10 +19,8 @@ import (
 const defaultHistory = "./history"
 
 func historyCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "history",
-		Short: "Ask what changed, by whom, and what existed at a moment",
-		Long: `Ask what changed, by whom, and what existed at a moment, from the folder that the
+	return groupCommand("history", "Ask what changed, by whom, and what existed at a moment",
+		`Ask what changed, by whom, and what existed at a moment, from the folder that the
 sink "history" writes: see 'exporter run --history'. No cluster is contacted.
 
 TYPE is as kubectl takes it: plural, singular, short name or kind. A moment is a time
@@ -31,13 +29,7 @@ resourceVersion (rv:4711), which is exact where times are known to seconds.
 
 What the history does not know, because it begins later or has a gap, is named on
 standard error, and the exit code is 5.`,
-		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a subcommand is missing: log, get, diff or blame")
-		},
-	}
-	onlyCommands(cmd)
-	cmd.AddCommand(historyLogCommand(), historyGetCommand(), historyDiffCommand(), historyBlameCommand())
-	return cmd
+		historyLogCommand(), historyGetCommand(), historyDiffCommand(), historyBlameCommand())
 }
 
 // historyFlags are the flags that all commands of history have.

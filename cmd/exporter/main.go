@@ -121,6 +121,10 @@ func configFlag(cmd *cobra.Command) *string {
 	return path
 }
 
+func completeConfig(cmd *cobra.Command) {
+	completeFlag(cmd, "config", cobra.FixedCompletions([]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
+}
+
 // choice is the value of a flag that takes one of some words. It implements [pflag.Value].
 type choice struct {
 	value   string
