@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
+)
+
+// momentsOfHistory is at how many random revisions the states are compared.
+const momentsOfHistory = 50
+
+// unknownExit is the exit code of an answer that the history does not have.
+const unknownExit = 5
+
+// TestHistoryEqualsThatOfEtcd kills the exporter while objects are written, and has etcd forget changes that it missed:
+// at random revisions the history has exactly what etcd had, or says that it does not know.
+func TestHistoryEqualsThatOfEtcd(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
+	dir := filepath.Join(t.TempDir(), "history")
+	s := newFixture(t, kinds, func(settings *exporter.Settings) {
+		settings.Sinks = []map[string]any{{"name": "history", "history": map[string]any{"dir": dir}}}
+	})
+	s.must(s.exporter.Start(t.Context()))
+	s.awaitInHistory(dir)
+	first, err := s.etcd.Revision(t.Context())
+	s.must(err)
+
+	load := s.load(40, kinds)
+	for i := range 3 {
+		load.AwaitOperations(100 * (i + 1))
+		s.must(s.exporter.Kill())
+		s.must(s.exporter.Start(t.Context()))
+	}
+	s.must(load.Wait())
+	s.awaitInHistory(dir)
+	s.must(s.exporter.Stop())
+	seen, err := s.etcd.Revision(t.Context())
+	s.must(err)
+
+	s.must(s.load(5, kinds).Wait())
+	past := s.history()
+	s.must(s.etcd.Compact(t.Context()))
+	back, err := s.etcd.Revision(t.Context())
+	s.must(err)
+	s.must(s.controlPlane.StopAPIServer()) // its watch cache remembers what etcd has forgotten
+	s.must(s.controlPlane.StartAPIServer(t.Context()))
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.load(10, kinds).Wait())
+	s.awaitInHistory(dir)
+	s.must(s.exporter.Stop())
+	last, err := s.etcd.Revision(t.Context())
+	s.must(err)
+	recent, err := s.etcd.History(t.Context(), s.resources, back, last)
+	s.must(err)
+
+	rnd, known, unknown := newRandom(t), 0, 0
+	for range momentsOfHistory {
+		at := first + rnd.Int64N(last-first+1)
+		h := past
+		if at >= back {
+			h = recent
+		}
+		for _, r := range []oracle.Resource{s.resources[rnd.IntN(len(s.resources))]} {
+			got, code := s.stateInHistory(dir, r, strconv.FormatInt(at, 10))
+			switch want := stateOf(h, r, at); {
+			case code == unknownExit:
+				unknown++
+			case !maps.Equal(got, want):
+				t.Errorf("%s at %d has %d objects, in etcd %d:\n%v\n%v", selection(r), at, len(got), len(want), got, want)
+			default:
+				known++
+			}
+		}
+	}
+	if _, code := s.stateInHistory(dir, s.resources[0], strconv.FormatInt((seen+back)/2, 10)); code != unknownExit {
+		t.Errorf("exit %d in the gap from %d to %d", code, seen, back)
+	}
+	if t.Logf("%d states equal etcd's, %d are unknown", known, unknown); known < momentsOfHistory/2 {
+		t.Error("too few to be meaningful")
+	}
+}
+
+// stateOf returns the revisions of the objects that existed at a revision.
+func stateOf(h *oracle.History, r oracle.Resource, at int64) map[bus.Object]int64 {
+	state := map[bus.Object]int64{}
+	for _, one := range append(append([]oracle.Revision{}, h.Existing...), h.Revisions...) {
+		switch {
+		case one.Object.Group != r.Group || one.Object.Resource != r.Resource || one.Revision > at:
+		case one.Op == oracle.Deleted:
+			delete(state, one.Object)
+		default:
+			state[one.Object] = one.Revision
+		}
+	}
+	return state
+}
+
+// stateInHistory asks the history for the objects of a type at a moment.
+func (s *fixture) stateInHistory(dir string, r oracle.Resource, version string) (map[bus.Object]int64, int) {
+	s.t.Helper()
+	c := exec.CommandContext(s.t.Context(), s.program, "history", "get", selection(r), "--at", "rv:"+version, "-o", "json", "--dir", dir)
+	output, err := c.Output()
+	if code := c.ProcessState.ExitCode(); err != nil {
+		return nil, code
+	}
+	var list struct {
+		Items []struct {
+			Metadata struct{ Namespace, Name, ResourceVersion string }
+		}
+	}
+	s.must(json.Unmarshal(output, &list))
+	state := map[bus.Object]int64{}
+	for _, item := range list.Items {
+		m := item.Metadata
+		revision, err := strconv.ParseInt(m.ResourceVersion, 10, 64)
+		s.must(err)
+		state[bus.Object{Group: r.Group, Resource: r.Resource, Namespace: m.Namespace, Name: m.Name}] = revision
+	}
+	return state, 0
+}
+
+// awaitInHistory waits until the history has what exists now, while nothing is written.
+func (s *fixture) awaitInHistory(dir string) {
+	s.t.Helper()
+	existing, err := s.etcd.State(s.t.Context(), s.resources)
+	s.must(err)
+	want := &oracle.History{Existing: existing}
+	end, err := s.etcd.Revision(s.t.Context())
+	s.must(err)
+	waits := ""
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(s.t, lookEvery) {
+		waits = ""
+		for _, r := range s.resources {
+			if got, code := s.stateInHistory(dir, r, strconv.FormatInt(end, 10)); code != 0 || !maps.Equal(got, stateOf(want, r, end)) {
+				waits = fmt.Sprintf("%s: exit %d, %d objects", selection(r), code, len(got))
+			}
+		}
+		if waits == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("the history lacks what exists: %s", waits)
+		}
+	}
+}
