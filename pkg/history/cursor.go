@@ -138,6 +138,9 @@ func (p *plan) runsOf(g parquet.RowGroup) (runs []run, err error) {
 // cursorRows is how many rows a cursor reads at a time: objects may have a MiB.
 const cursorRows = 16
 
+// skippedRows is how many rows are read and dropped rather than skipped: a seek decompresses the page again.
+const skippedRows = 1024
+
 // cursor reads the rows of one file.
 type cursor struct {
 	plan
@@ -182,14 +185,21 @@ func (c *cursor) fill() error {
 		return c.nextGroup()
 	}
 	r := &c.runs[0]
-	if c.at != r.from {
+	if c.buf == nil {
+		c.buf = make([]parquet.Row, cursorRows)
+	}
+	if r.from-c.at > skippedRows {
 		if err := c.reader.SeekToRow(r.from); err != nil {
 			return err
 		}
 		c.at = r.from
 	}
-	if c.buf == nil {
-		c.buf = make([]parquet.Row, cursorRows)
+	for c.at < r.from {
+		n, err := c.reader.ReadRows(c.buf[:min(cursorRows, r.from-c.at)])
+		if n == 0 {
+			return cmp.Or(notEOF(err), errShort)
+		}
+		c.at += int64(n)
 	}
 	n, err := c.reader.ReadRows(c.buf[:min(cursorRows, r.to-r.from)])
 	if n == 0 {
