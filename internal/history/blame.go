@@ -12,7 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 )
 
-// Blame is a field of an object: its value, since when it has that, and by whom.
+// Blame is a field of an object: its value, since when it has that, and its author.
 type Blame struct {
 	Path      string          `json:"path"` // JSON Pointer (RFC 6901)
 	Value     json.RawMessage `json:"value"`

@@ -66,7 +66,7 @@ func (p *Printer) printValue(v any) error {
 
 var signs = map[string]string{"added": "+", "updated": "~", "deleted": "-", missing: "-", found: "·", "gap": "!", "attribution.gap": "!", "attributed": "·"}
 
-// line writes an entry for people: when, what, by whom, from what to what.
+// line writes an entry for people: when, what, the author, from what to what.
 func (e *Entry) line() string {
 	of := history.Facts{Group: e.Group, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
 	parts := []string{formatTime(e.Time), signs[e.Type], field.EscapeUnprintable(objectName(&of))}

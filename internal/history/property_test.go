@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/history"
 )
 
-// world is a cluster whose changes are known, and the rows that an exporter wrote of them.
+// world is a cluster with known changes, and the rows that an exporter wrote of them.
 type world struct {
 	t       *testing.T
 	rnd     *rand.Rand

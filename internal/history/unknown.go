@@ -13,7 +13,7 @@ import (
 
 const (
 	maxLag       = 6 * time.Hour    // how long after a change a row of it is looked for
-	exactWithin  = 10 * time.Second // a change whose time is known to this counts as made at its end
+	exactWithin  = 10 * time.Second // a change with a time known to this counts as made at its end
 	currentUntil = 10 * time.Minute // without a row the history may have ended
 )
 
