@@ -17,7 +17,7 @@ import (
 )
 
 // historyKills is how often the exporter is killed. It commits once a second.
-const historyKills = 20
+const historyKills = 8
 
 // TestAHistoryKilledAtRandomMomentsHasEachRevisionOnce kills the exporter while objects are written, which finds it writing
 // and merging files, and compares the rows with etcd's own history.
