@@ -137,7 +137,8 @@ func (o *orphanRemover) removeOrphans(ctx context.Context, due map[string][]jour
 	for topic, passes := range due {
 		removed := 0
 		if topic != notDelivered {
-			if removed, err = o.removeFrom(ctx, reader, topic, passes); err != nil {
+			removed, err = o.removeFrom(ctx, reader, topic, passes)
+			if err != nil && condition.ProblemOf(err, "").Code != condition.SinkTargetMissing { // or it has no rows yet
 				first = errors.Join(first, err)
 				continue
 			}

@@ -12,7 +12,6 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
@@ -99,7 +98,7 @@ func (s *requestedReplays) refusalOfReplay(ctx context.Context, r signals.Reques
 
 // holdsRows reports whether a sink writes states of objects that take the place of the former ones.
 func holdsRows(s config.Sink) bool {
-	f, err := format.Parse(s.Format)
+	f, err := s.ParseFormat()
 	return err == nil && !f.CanRepresent(&event.Change{Type: event.Replayed}) || s.NATS != nil && s.NATS.KeepsRows()
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
@@ -130,7 +129,7 @@ func WatermarkTopics(cfg *config.Config, sink string) (func(c *event.Change) (to
 // skipUnwanted skips the changes that the format of a sink, or the state that its bucket keeps, cannot represent, and first
 // lists if it gets changes only.
 func skipUnwanted(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
-	f, err := format.Parse(s.Format)
+	f, err := s.ParseFormat()
 	if err != nil { // not reached: the sink was made with this format
 		return route
 	}

@@ -245,7 +245,7 @@ type configuredSink struct {
 
 // newSink makes the configured sink. It opens no connection.
 func newSink(s config.Sink, log *slog.Logger) (*configuredSink, error) {
-	f, err := format.Parse(s.Format)
+	f, err := s.ParseFormat()
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,7 @@ func validateSinks(rep *reporter, all []Sink, routes []Route) {
 			names.validate(rep, at, "sink", s.Name)
 		}
 		validateFormat(rep, at+".format", s)
+		validateSchema(rep, at, s)
 		rep.checkOneOf(at+".start", s.Start, StartSnapshot, StartJournal, StartNow)
 		rep.checkOneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
 		validateDestination(rep, at, s)
@@ -89,7 +90,7 @@ func validateFormat(rep *reporter, path string, s Sink) {
 	if s.Webhook != nil {
 		known = "cloudevents or cloudevents-structured"
 	}
-	f, err := format.Parse(s.Format)
+	f, err := s.ParseFormat()
 	switch {
 	case err != nil:
 		rep.addProblem(path, Problem{Message: "unknown format", Found: strconv.Quote(s.Format), Expected: known})
@@ -100,11 +101,39 @@ func validateFormat(rep *reporter, path string, s Sink) {
 	case s.Stdout != nil && f.NeedsHeaders():
 		rep.addProblem(path, Problem{Message: "lines of a stdout sink have no key and no headers, which this format needs",
 			Found: strconv.Quote(s.Format), Expected: known})
-	case s.Kafka != nil && s.Kafka.Tombstones && f != format.Debezium:
+	case s.Kafka != nil && s.Kafka.Tombstones && !f.IsEnvelope():
 		rep.addProblem(path, Problem{Message: "kafka.tombstones is supported with format debezium only",
 			Found: strconv.Quote(s.Format), Expected: "debezium, or kafka.tombstones: false"})
 	case s.Kafka != nil:
 		rep.addJoined(strings.TrimSuffix(path, ".format"), path, s.Kafka.ValidateSizes(f))
+	}
+}
+
+// SchemaInline is the value of Sink.Schema for a schema in each record.
+const SchemaInline = "inline"
+
+// ParseFormat returns the format that a sink writes.
+func (s Sink) ParseFormat() (format.Format, error) {
+	f, err := format.Parse(s.Format)
+	if f == format.Debezium && s.Schema == SchemaInline {
+		f = format.DebeziumInline
+	}
+	return f, err
+}
+
+// validateSchema checks that typed rows are asked for where they can be, and nothing that has no row.
+func validateSchema(rep *reporter, at string, s Sink) {
+	f, _ := s.ParseFormat()
+	switch {
+	case s.Schema == "":
+	case s.Schema != SchemaInline:
+		rep.addProblem(at+".schema", Problem{Message: "unknown schema", Found: strconv.Quote(s.Schema), Expected: "inline, or none of this key"})
+	case f != format.DebeziumInline || s.Kafka == nil:
+		rep.addProblem(at+".schema", Problem{Message: "rows have a schema in the format debezium in Kafka only",
+			Found: strconv.Quote(s.Schema), Expected: "format: debezium and kafka beside it"})
+	case s.Watermarks != 0:
+		rep.addProblem(at+".watermarks", Problem{Message: "a watermark is no row, and a topic with schema: inline has rows only",
+			Found: s.Watermarks.String(), Expected: "0s"})
 	}
 }
 
@@ -121,7 +150,7 @@ func (c *Config) FindSink(name string) (Sink, bool) {
 // regardless of its own setting.
 func (c *Config) NeedsBefore() bool {
 	return slices.ContainsFunc(c.Sinks, func(s Sink) bool {
-		f, err := format.Parse(s.Format)
+		f, err := s.ParseFormat()
 		return err == nil && f.NeedsBefore()
 	})
 }

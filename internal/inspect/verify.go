@@ -18,7 +18,6 @@ import (
 	"github.com/kubecdc/kubecdc/internal/verify"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
@@ -46,6 +45,10 @@ func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.R
 	if err != nil {
 		return nil, exit.With(exit.Usage, err)
 	}
+	if s.Schema != "" && !o.StreamOnly {
+		return nil, exit.With(exit.Environment, fmt.Errorf("not verified: the sink %s has rows only, and no watermark shows up to which "+
+			"version they are complete; use --stream-only, or verify a sink without `schema`", s.Name))
+	}
 	if s.Watermarks == 0 && !o.StreamOnly {
 		return nil, exit.With(exit.Environment, fmt.Errorf("not verified: the sink %s has no watermarks, so nothing shows up to which version "+
 			"its records are complete; set `watermarks: 10s` in it, or use --stream-only", s.Name))
@@ -59,7 +62,7 @@ func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.R
 		defer cancel()
 		_ = reader.Close(closing) // it only read
 	}()
-	f, err := format.Parse(s.Format)
+	f, err := s.ParseFormat()
 	if err != nil {
 		return nil, err
 	}

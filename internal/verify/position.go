@@ -265,8 +265,6 @@ type recordParser struct {
 	shared  map[string]string
 }
 
-func writesRows(f format.Format) bool { return f == format.Upsert || f == format.Debezium }
-
 // facts are the members that tables do not need.
 type facts struct {
 	Omitted []string `json:"omitted"`
@@ -294,7 +292,7 @@ func (p *recordParser) parseContent(stored sinks.StoredRecord, s format.Stored, 
 		r.malformed = s.ID != "" && s.Type != "" && s.Key != ""
 		r.Record = recordOfRow(s)
 		return r, r.malformed
-	case s.Native == nil && !writesRows(p.format) && bytes.HasPrefix(stored.Value, nativeStart): // the headers contradict the value
+	case s.Native == nil && !p.format.HasRows() && bytes.HasPrefix(stored.Value, nativeStart): // the headers contradict the value
 		r.malformed, r.Record = true, recordOfRow(s)
 		return r, true
 	case s.Native == nil:
@@ -338,7 +336,7 @@ func (r *record) isNamedBy(s format.Stored) bool {
 func (p *recordParser) hasForm(s format.Stored, value []byte) bool {
 	isRow := len(s.After) == len(value)
 	switch {
-	case !writesRows(p.format) || len(value) == 0:
+	case !p.format.HasRows() || len(value) == 0:
 		return true
 	case s.Native != nil || isRow != (p.format == format.Upsert) || s.Type == event.Deleted && len(s.After) > 0:
 		return false

@@ -162,7 +162,7 @@ type verification struct {
 
 func newVerification(o *Options, topic string, scopes []*scope) *verification {
 	v := &verification{Options: o, scopes: scopes, byKey: map[scopeKey]*scope{}, shown: time.Now()}
-	v.parser = &recordParser{cluster: o.Cluster, format: o.Format, keyed: writesRows(o.Format)}
+	v.parser = &recordParser{cluster: o.Cluster, format: o.Format, keyed: o.Format.HasRows()}
 	v.tail = &tail{reader: o.Reader, parser: v.parser, target: topic, after: o.After[topic], marks: map[scopeKey][][]mark{}}
 	for _, s := range scopes {
 		v.byKey[s.key] = s

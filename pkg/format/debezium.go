@@ -24,15 +24,12 @@ const (
 // readers require are never null: before on u and d, after on c, u and r. An update without a known previous state is
 // therefore an r, which readers treat as the current row. A control record has no value: Flink's debezium-json fails on an
 // unknown op, but skips a record without a value.
-func appendEnvelope(b []byte, c *event.Change) []byte {
-	if c.Type.IsControl() || c.Type.IsBeside() {
-		return b
-	}
+func appendEnvelope(b []byte, c *event.Change, appendState func(b, body []byte, c *event.Change) []byte) []byte {
 	op := envelopeOp(c)
 	b = append(b, `{"before":`...)
 	switch op {
 	case opUpdate, opDelete:
-		b = appendObject(b, c.Before, c)
+		b = appendState(b, c.Before, c)
 	default:
 		b = append(b, "null"...)
 	}
@@ -40,7 +37,7 @@ func appendEnvelope(b []byte, c *event.Change) []byte {
 	if op == opDelete {
 		b = append(b, "null"...)
 	} else {
-		b = appendObject(b, c.After, c)
+		b = appendState(b, c.After, c)
 	}
 	b = appendEnvelopeSource(b, c)
 	b = appendMember(b, `,"op":`, op)

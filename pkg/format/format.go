@@ -26,21 +26,24 @@ const (
 	// Upsert is the object itself, for compacted topics and tables of the current state. Deletes and control records have no
 	// value.
 	Upsert
+	// DebeziumInline is Debezium with one fixed schema for all kinds, in each value and key: Kafka Connect's JSON with
+	// schemas. The key is a struct, and every record is a row or the tombstone of one: it has no control records.
+	DebeziumInline
 )
 
 var formatNames = [...]string{
 	JSON: "json", CloudEvents: "cloudevents", CloudEventsStructured: "cloudevents-structured",
-	Debezium: "debezium", Upsert: "upsert",
+	Debezium: "debezium", Upsert: "upsert", DebeziumInline: "debezium with schema: inline",
 }
 
-// All returns every format.
+// All returns every format that the key format names.
 func All() []Format { return []Format{JSON, CloudEvents, CloudEventsStructured, Debezium, Upsert} }
 
 // Parse returns the format with the given name.
 func Parse(name string) (Format, error) {
-	for f, known := range formatNames {
-		if name == known {
-			return Format(f), nil
+	for _, f := range All() {
+		if name == f.String() {
+			return f, nil
 		}
 	}
 	return JSON, fmt.Errorf(
@@ -59,30 +62,38 @@ func (f Format) ContentType() string {
 }
 
 // NeedsBefore reports whether readers of f require the previous state on updates.
-func (f Format) NeedsBefore() bool { return f == Debezium }
+func (f Format) NeedsBefore() bool { return f.IsEnvelope() }
+
+// IsEnvelope reports whether f is Debezium's envelope, with or without a schema.
+func (f Format) IsEnvelope() bool { return f == Debezium || f == DebeziumInline }
+
+// HasRows reports whether values of f are rows, and keys identify them.
+func (f Format) HasRows() bool { return f.IsEnvelope() || f == Upsert }
 
 // NeedsHeaders reports whether the value cannot be interpreted without headers or a key.
-func (f Format) NeedsHeaders() bool { return f == CloudEvents || f == Debezium || f == Upsert }
+func (f Format) NeedsHeaders() bool { return f == CloudEvents || f.HasRows() }
 
 // CanRepresent reports whether f can encode c at all. An attribution is not a state of an object, and a replayed record is a
-// former one: if keys identify rows, such a record would delete or replace the row, so it must not be sent.
+// former one: if keys identify rows, such a record would delete or replace the row, so it must not be sent. A control record
+// has no row.
 func (f Format) CanRepresent(c *event.Change) bool {
-	return !c.Type.IsBeside() || f != Debezium && f != Upsert
+	return !(c.Type.IsBeside() && f.HasRows() || c.Type.IsControl() && f == DebeziumInline)
 }
 
 // AppendValue appends c, as the value of a record or the payload of a message, to b and returns the extended slice. It
 // appends one JSON object without a newline outside the bodies, or nothing if the format has no value for c: null in Kafka,
 // an empty payload in NATS.
 func (f Format) AppendValue(b []byte, c *event.Change) []byte {
-	switch f {
-	case CloudEventsStructured:
+	switch {
+	case f == CloudEventsStructured:
 		return appendCloudEvent(b, c)
-	case Debezium:
-		return appendEnvelope(b, c)
-	case Upsert:
-		if c.Type.IsBeside() {
-			return b
-		}
+	case f.HasRows() && (c.Type.IsBeside() || c.Type.IsControl()):
+		return b
+	case f == Debezium:
+		return appendEnvelope(b, c, appendObject)
+	case f == DebeziumInline:
+		return appendTyped(b, c)
+	case f == Upsert:
 		return appendRow(b, c.After, c)
 	default:
 		return AppendJSON(b, c)
@@ -93,7 +104,7 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 // be sent as a header, so that nothing disappears silently (I5).
 func (f Format) NeedsFactsHeader(c *event.Change) bool {
 	switch f {
-	case Debezium:
+	case Debezium, DebeziumInline:
 		return c.Type.IsControl() || c.Type.IsBeside() || c.DeadLetter != nil
 	case Upsert:
 		return len(c.After) == 0 || c.Type.IsBeside() || len(c.Omitted) > 0 || c.RedactionChanged || c.DeadLetter != nil

@@ -180,7 +180,7 @@ func (c *topicChecker) retentionFaults(settings map[string]string) (faults []str
 	}
 	switch c.format {
 	case format.Upsert:
-	case format.Debezium:
+	case format.Debezium, format.DebeziumInline:
 		if !c.config.Tombstones {
 			faults = append(faults, "cleanup.policy "+policy+": deleted objects stay because they have no tombstones; set kafka.tombstones to true")
 		}

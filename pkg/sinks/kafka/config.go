@@ -193,7 +193,7 @@ func (c Config) validateRepair(t *sinks.Template) error {
 
 // validateFormat checks the settings that depend on the format of the sink.
 func (c Config) validateFormat(f format.Format) error {
-	if c.Tombstones && f != format.Debezium {
+	if c.Tombstones && !f.IsEnvelope() {
 		return fmt.Errorf("kafka.tombstones: true, with the format %v; only consumers of debezium expect them", f)
 	}
 	if c.Repair && f != format.Upsert && !c.Tombstones {

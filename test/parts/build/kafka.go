@@ -28,6 +28,11 @@ func IcebergSink(ctx context.Context) (string, error) {
 	return classPath(ctx, "the Iceberg sink for Kafka Connect", "150 MB", "iceberg", "test/iceberg/pom.xml")
 }
 
+// JDBCSink returns the same of Debezium's sink for databases, with its drivers.
+func JDBCSink(ctx context.Context) (string, error) {
+	return classPath(ctx, "Debezium's JDBC sink", "34 MB", "jdbc", "test/jdbc/pom.xml")
+}
+
 // OpenSearch returns the directory of the distribution of OpenSearch: what its archive has at its top.
 func OpenSearch(ctx context.Context) (string, error) {
 	dir, err := mavenArtifacts(ctx, "OpenSearch", "56 MB", "opensearch", "test/opensearch/pom.xml", "unpack-dependencies")

@@ -190,7 +190,7 @@ func appendNothing(b []byte, _ *event.Change) []byte { return b }
 func (e *Encoder) appendRecord(c *event.Change, offsetDelta int, appendValue func([]byte, *event.Change) []byte) {
 	e.prefix = append(e.prefix[:0], 0, 0) // no attributes are defined for a record; timestamp delta 0
 	e.prefix = binary.AppendVarint(e.prefix, int64(offsetDelta))
-	e.prefix = appendKey(e.prefix, c)
+	e.prefix = e.appendKey(e.prefix, c)
 
 	start := len(e.records)
 	space := maxPrefix + len(e.prefix)
@@ -213,10 +213,10 @@ func (e *Encoder) appendRecord(c *event.Change, offsetDelta int, appendValue fun
 }
 
 // appendKey appends the length of c's key and the key.
-func appendKey(b []byte, c *event.Change) []byte {
+func (e *Encoder) appendKey(b []byte, c *event.Change) []byte {
 	const lengthSize = 1 // of a length below 64; most keys are that short
 	start := len(b)
-	b = c.AppendKey(append(b, 0))
+	b = e.format.AppendKey(append(b, 0), c)
 	n := len(b) - start - lengthSize
 	if n < 64 {
 		b[start] = byte(n) << 1

@@ -1,0 +1,231 @@
+package format
+
+import (
+	"bytes"
+	"strings"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
+)
+
+// column is a field of a struct of Kafka Connect: its name and the other members of its schema.
+type column struct{ name, schema string }
+
+const (
+	requiredText = `"type":"string","optional":false`
+	optionalText = `"type":"string","optional":true`
+	timeText     = optionalText + `,"name":"io.debezium.time.ZonedTimestamp","version":1`
+	jsonText     = optionalText + `,"name":"io.debezium.data.Json","version":1`
+	integer      = `"type":"int64","optional":true`
+)
+
+// keyColumns are the primary key of a row. They never change: compaction compares keys as bytes, with their schema.
+var keyColumns = []column{
+	{"cluster", requiredText}, {"api_group", requiredText}, {"resource", requiredText}, {"namespace", requiredText}, {"name", requiredText},
+}
+
+// rowColumns are those of every kind. New ones are added at the end, and are optional.
+var rowColumns = append(keyColumns[:len(keyColumns):len(keyColumns)], []column{
+	{"version", optionalText}, {"kind", optionalText}, {"uid", optionalText}, {"resource_version", optionalText},
+	{"created", timeText}, {"deleting", timeText},
+	{"owner_kind", optionalText}, {"owner_name", optionalText}, {"owner_uid", optionalText},
+	{"labels", jsonText}, {"object", jsonText},
+}...)
+
+// sourceColumns are the members of source that have one type. Connect passes over the others.
+var sourceColumns = []column{
+	{"version", optionalText}, {"connector", optionalText}, {"name", optionalText}, {"ts_ms", integer}, {"snapshot", optionalText},
+	{"db", requiredText}, {"schema", optionalText}, {"table", requiredText}, {"id", optionalText}, {"type", optionalText},
+	{"group", optionalText}, {"apiVersion", optionalText}, {"resource", optionalText}, {"kind", optionalText},
+	{"namespace", optionalText}, {"objectName", optionalText}, {"uid", optionalText}, {"resourceVersion", optionalText},
+	{"listVersion", optionalText}, {"generation", integer}, {"observedAt", optionalText}, {"class", optionalText},
+	{"snapshotId", optionalText},
+}
+
+var (
+	keySchema = `{` + structSchema("kubecdc.Key", keyColumns) + `,"optional":false}`
+
+	typedSchema = `{` + structSchema("kubecdc.Envelope", []column{
+		{"before", structSchema("kubecdc.Row", rowColumns) + `,"optional":true`},
+		{"after", structSchema("kubecdc.Row", rowColumns) + `,"optional":true`},
+		{"source", structSchema("io.debezium.connector.kubecdc.Source", sourceColumns) + `,"optional":false`},
+		{"op", requiredText}, {"ts_ms", integer},
+	}) + `,"optional":false}`
+)
+
+func structSchema(name string, fields []column) string {
+	var s strings.Builder
+	s.WriteString(`"type":"struct","name":"` + name + `","version":1,"fields":[`)
+	for i, f := range fields {
+		if i > 0 {
+			s.WriteByte(',')
+		}
+		s.WriteString(`{"field":"` + f.name + `",` + f.schema + `}`)
+	}
+	s.WriteByte(']')
+	return s.String()
+}
+
+// typedStart is how every typed value and key begins.
+const typedStart = `{"schema":{"type":"struct",`
+
+// AppendKey appends the key of a record of c in Kafka: that of the change, or a struct with the same parts.
+func (f Format) AppendKey(b []byte, c *event.Change) []byte {
+	if f != DebeziumInline {
+		return c.AppendKey(b)
+	}
+	b = append(append(append(b, `{"schema":`...), keySchema...), `,"payload":{`...)
+	return append(appendKeyColumns(b, c), "}}"...)
+}
+
+func appendKeyColumns(b []byte, c *event.Change) []byte {
+	b = appendMember(b, `"cluster":`, c.Cluster)
+	b = appendMember(b, `,"api_group":`, c.Resource.Group)
+	b = appendMember(b, `,"resource":`, c.Resource.Resource)
+	b = appendMember(b, `,"namespace":`, c.Namespace)
+	return appendMember(b, `,"name":`, writtenName(c.Name))
+}
+
+// writtenNUL stands for NUL, which names of RBAC and values may contain, and no text of PostgreSQL. Names have no "%".
+const writtenNUL = "%00"
+
+func writtenName(name string) string { return strings.ReplaceAll(name, "\x00", writtenNUL) }
+
+// appendTyped appends the envelope as Debezium's JSON converter writes it with its schema.
+func appendTyped(b []byte, c *event.Change) []byte {
+	b = append(append(append(b, `{"schema":`...), typedSchema...), `,"payload":`...)
+	return append(appendEnvelope(b, c, appendColumns), '}')
+}
+
+// appendColumns appends an object as a row of [rowColumns]; without a body it is the identity of the object.
+func appendColumns(b, body []byte, c *event.Change) []byte {
+	object := appendObject(nil, body, c)
+	b = appendKeyColumns(append(b, '{'), c)
+	b = appendMember(b, `,"version":`, c.Resource.Version)
+	b = appendMember(b, `,"kind":`, c.Resource.Kind)
+	b = appendMetadata(b, findMember(object, "metadata"))
+	return append(appendText(append(b, `,"object":`...), object), '}')
+}
+
+// appendMetadata appends the columns that are read from the metadata of an object.
+func appendMetadata(b, metadata []byte) []byte {
+	for m := enterObject(metadata); m.Next(); m.I = rawjson.SkipTrustedValue(metadata, m.I) {
+		value := metadata[m.I:rawjson.SkipTrustedValue(metadata, m.I)]
+		switch string(m.Key) {
+		case "uid":
+			b = appendColumn(b, `,"uid":`, value)
+		case "resourceVersion":
+			b = appendColumn(b, `,"resource_version":`, value)
+		case "creationTimestamp":
+			b = appendTime(b, `,"created":`, value)
+		case "deletionTimestamp":
+			b = appendTime(b, `,"deleting":`, value)
+		case "labels":
+			if value[0] == '{' {
+				b = appendText(append(b, `,"labels":`...), value)
+			}
+		case "ownerReferences":
+			owner := findOwner(value)
+			b = appendColumn(b, `,"owner_kind":`, findMember(owner, "kind"))
+			b = appendColumn(b, `,"owner_name":`, findMember(owner, "name"))
+			b = appendColumn(b, `,"owner_uid":`, findMember(owner, "uid"))
+		}
+	}
+	return b
+}
+
+// findOwner returns the owner that controls the object, or else the first one.
+func findOwner(owners []byte) (owner []byte) {
+	for e := rawjson.EnterArray(owners, 0); e.Next(); e.I = rawjson.SkipTrustedValue(owners, e.I) {
+		each := owners[e.I:rawjson.SkipTrustedValue(owners, e.I)]
+		if string(findMember(each, "controller")) == "true" {
+			return each
+		}
+		if owner == nil {
+			owner = each
+		}
+	}
+	return owner
+}
+
+// findMember returns the value of a member of an object; nil if it has none.
+func findMember(object []byte, name string) []byte {
+	for m := enterObject(object); m.Next(); m.I = rawjson.SkipTrustedValue(object, m.I) {
+		if string(m.Key) == name {
+			return object[m.I:rawjson.SkipTrustedValue(object, m.I)]
+		}
+	}
+	return nil
+}
+
+// appendColumn appends a column of text if the value is one.
+func appendColumn(b []byte, member string, value []byte) []byte {
+	if len(value) == 0 || value[0] != '"' {
+		return b
+	}
+	return appendMember(b, member, writtenName(string(rawjson.Unquote(value))))
+}
+
+// appendTime appends a column of time, if the value is one: a redacted one is not.
+func appendTime(b []byte, member string, value []byte) []byte {
+	if len(value) == 0 || value[0] != '"' {
+		return b
+	}
+	if _, err := time.Parse(time.RFC3339Nano, string(value[1:len(value)-1])); err != nil {
+		return b
+	}
+	return append(append(b, member...), value...)
+}
+
+// appendText appends JSON as a JSON string, in one line. PostgreSQL reads no member of an object in which NUL is escaped.
+func appendText(b, text []byte) []byte {
+	b = append(b, '"')
+	for i := 0; i < len(text); i++ {
+		switch ch := text[i]; {
+		case bytes.HasPrefix(text[i:], escapedNUL):
+			b = append(b, writtenNUL...)
+			i += len(escapedNUL) - 1
+		case ch == '\\': // with what it escapes
+			i++
+			if b = append(b, `\\`...); text[i] == '"' || text[i] == '\\' {
+				b = append(b, '\\')
+			}
+			b = append(b, text[i])
+		case ch == '"':
+			b = append(b, `\"`...)
+		case ch < ' ': // between tokens
+			b = append(b, ' ')
+		default:
+			b = append(b, ch)
+		}
+	}
+	return append(b, '"')
+}
+
+var escapedNUL = []byte(`\u0000`)
+
+// findPayload returns the payload of a typed value or key; nil if it is not typed.
+func findPayload(text []byte) []byte {
+	if !bytes.HasPrefix(text, []byte(typedStart)) || rawjson.SkipValue(text, 0, 0) != len(text) {
+		return nil
+	}
+	return findMember(text, "payload")
+}
+
+// readRow returns the object of a typed row; nil if it is none.
+func readRow(row []byte) []byte {
+	if object := findMember(row, "object"); len(object) > 0 && object[0] == '"' {
+		return rawjson.Unquote(object)
+	}
+	return nil
+}
+
+// readKeyColumns is the inverse of appendKeyColumns.
+func readKeyColumns(payload []byte) (cluster string, of event.Resource, namespace, name string) {
+	f, _ := readMembers(payload, map[string]func(*recordFacts) *string{
+		"cluster": factCluster, "api_group": factGroup, "resource": factResource, "namespace": factNamespace, "name": factName,
+	})
+	name = strings.ReplaceAll(f.name, writtenNUL, "\x00")
+	return f.cluster, event.Resource{Group: f.group, Resource: f.resource}, f.namespace, name
+}
