@@ -40,6 +40,9 @@ type versionTime struct {
 
 // search returns the index of the first entry that is not older than the version.
 func (t timeline) search(version string) int {
+	if n := len(t); n == 0 || isNewer(version, t[n-1].version) { // as of most changes
+		return n
+	}
 	i, _ := slices.BinarySearchFunc(t, version, func(a versionTime, version string) int {
 		order, _ := resourceversion.Compare(a.version, version)
 		return order
@@ -49,10 +52,7 @@ func (t timeline) search(version string) int {
 
 // add adds an entry, unless an older version has no earlier time. Newer versions with no later time are superseded.
 func (t *timeline) add(version string, at int64) {
-	i := len(*t)
-	if i > 0 && !isNewer(version, (*t)[i-1].version) {
-		i = t.search(version)
-	}
+	i := t.search(version)
 	if i > 0 && (*t)[i-1].at >= at || i < len(*t) && (*t)[i].version == version && (*t)[i].at >= at {
 		return
 	}
@@ -124,14 +124,14 @@ func (k *Clock) setTimes(changes []*event.Change, position string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range changes {
-		if isRenewal(c) && !isAhead(c.ChangedAt.At.Unix(), c.ObservedAt) && resourceversion.IsOrdered(c.ResourceVersion) {
+		if isRenewal(c) && !c.ChangedAt.At.IsZero() && !isAhead(c.ChangedAt.At.Unix(), c.ObservedAt) && resourceversion.IsOrdered(c.ResourceVersion) {
 			k.written.add(c.ResourceVersion, c.ChangedAt.At.Unix())
 			k.renewed.add(c.ResourceVersion, c.ChangedAt.At.Unix())
 		}
 	}
 	for _, c := range changes {
 		if c.Type == event.Added || c.Type == event.Updated || c.Type == event.Deleted && !c.Left {
-			c.ChangedAt = narrow(k.windowOf(c, position), c.ChangedAt, c.Type == event.Deleted)
+			c.ChangedAt = narrow(k.windowOf(c, position), c.ChangedAt)
 		} else {
 			c.ChangedAt = event.ChangeTime{}
 		}
@@ -157,11 +157,12 @@ func (k *Clock) windowOf(c *event.Change, position string) event.ChangeTime {
 	return w
 }
 
-// narrow narrows a window by the time that the object itself has. Clients can forge that time, so it counts only within the
-// window. openEnd is set if the change may be later.
-func narrow(w, claim event.ChangeTime, openEnd bool) event.ChangeTime {
-	from, to := claim.At.Add(-timeSlack), claim.At.Add(timeUnit+timeSlack)
-	if claim.At.IsZero() || from.After(w.At) || !openEnd && to.Before(w.NotBefore) {
+// narrow narrows a window by the times that the object itself has. Clients can forge those, so they count only within the
+// window. A claim without an end says that the change may be later.
+func narrow(w, claim event.ChangeTime) event.ChangeTime {
+	from, to := claim.NotBefore.Add(-timeSlack), claim.At.Add(timeUnit+timeSlack)
+	openEnd := claim.At.IsZero()
+	if claim.Source == "" || from.After(w.At) || !openEnd && to.Before(w.NotBefore) {
 		return w
 	}
 	w.Source = claim.Source
@@ -174,12 +175,19 @@ func narrow(w, claim event.ChangeTime, openEnd bool) event.ChangeTime {
 	return w
 }
 
-// claimOf returns the time that an object has for its change, which setTimes judges.
-func claimOf(seconds int64, from event.TimeSource) event.ChangeTime {
+// claimSince returns the claim that a change was made at a time or later, which setTimes judges.
+func claimSince(seconds int64, from event.TimeSource) event.ChangeTime {
 	if seconds == 0 {
 		return event.ChangeTime{}
 	}
-	return event.ChangeTime{At: time.Unix(seconds, 0).UTC(), Source: from}
+	return event.ChangeTime{NotBefore: time.Unix(seconds, 0).UTC(), Source: from}
+}
+
+// claimOf returns the claim that a change was made at a time.
+func claimOf(seconds int64, from event.TimeSource) event.ChangeTime {
+	claim := claimSince(seconds, from)
+	claim.At = claim.NotBefore
+	return claim
 }
 
 // claimOfUpdate returns the time that an object has for an update. The start of a deletion renews no entry of managedFields.
@@ -190,11 +198,39 @@ func claimOfUpdate(c *event.Change, o *Object) event.ChangeTime {
 	if c.Actor == nil {
 		return event.ChangeTime{}
 	}
-	at, err := time.Parse(time.RFC3339, c.Actor.Time)
-	if err != nil {
-		return event.ChangeTime{}
+	return claimOf(secondsOf(c.Actor.Time), event.TimeFromManagedFields)
+}
+
+// claimOfListed returns the times that a listed object has for what was written of it since it was known. One that was not
+// known was created since.
+func claimOfListed(was string, o *Object) event.ChangeTime {
+	newest := max(o.CreatedAt, o.DeletingAt)
+	for names := o.Names; names != ""; {
+		var text string
+		for range 4 { // see AppendNames: the time is the last one
+			text, names, _ = strings.Cut(names, "\x00")
+		}
+		newest = max(newest, secondsOf(text))
 	}
-	return claimOf(max(at.Unix(), 0), event.TimeFromManagedFields)
+	claim := claimOf(newest, event.TimeFromManagedFields)
+	switch {
+	case was != "" && !hasTimedWrite(was, o.Summary):
+		claim.At = time.Time{}
+	case was == "" && !isUsableSummary(o.Summary):
+		claim = claimSince(o.CreatedAt, event.TimeFromManagedFields)
+	case was == "":
+		claim.NotBefore = claimSince(o.CreatedAt, claim.Source).NotBefore
+	}
+	return claim
+}
+
+// secondsOf returns the Unix time of a text in RFC 3339; 0 if it is none.
+func secondsOf(text string) int64 {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return 0
+	}
+	return max(at.Unix(), 0)
 }
 
 // isRenewal reports whether a change is the renewal of a Lease that only the control plane and nodes may write.

@@ -1,6 +1,7 @@
 package deltas
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -84,6 +85,20 @@ func TestAForgedTimeNarrowsNothing(t *testing.T) {
 	expectTimes(t, got, [2]int64{498, 1000}, [2]int64{498, 1000}, [2]int64{598, 603}, [2]int64{698, 1000})
 }
 
+// TestAListTellsWhenTheLastWriteWasMade, unless that may have only removed something, which leaves no time. What was created
+// since was written from then on.
+func TestAListTellsWhenTheLastWriteWasMade(t *testing.T) {
+	pods := NewTracker(podScope, NewKnownSet(), nil, func() time.Time { return time.Unix(1000, 0) })
+	timesOf(t, pods, written(timed(watch.Added, "a", "10", 500, 0), 500), written(timed(watch.Added, "b", "20", 520, 0), 520),
+		written(timed(watch.Added, "c", "30", 540, 0), 540))
+	pods.StartList(List{Name: "list", Position: "90"})
+	shrunk := written(timed(watch.Added, "b", "50", 520, 0), 620)
+	shrunk.Object.Summary = string(AppendWriter(AppendParts(nil, Parts{}), 1, 620, 620, 4))
+	got := timesOf(t, pods, written(timed(watch.Added, "a", "40", 500, 0), 600), shrunk,
+		written(timed(watch.Added, "c", "60", 540, 0), 540), written(timed(watch.Added, "d", "70", 610, 0), 650))
+	expectTimes(t, got, [2]int64{598, 603}, [2]int64{618, 1000}, [2]int64{538, 1000}, [2]int64{608, 653})
+}
+
 // TestADeleteThatOnlyAListShowsHasAWindow: from the last position to the list.
 func TestADeleteThatOnlyAListShowsHasAWindow(t *testing.T) {
 	pods := NewTracker(podScope, NewKnownSet(), nil, func() time.Time { return time.Unix(1000, 0) })
@@ -117,4 +132,32 @@ func TestTheTimesOfAClockAreBounded(t *testing.T) {
 	if len(line) > maxClockTimes || line[len(line)-1].at != 3*maxClockTimes-1 {
 		t.Errorf("%d times, the last is %v", len(line), line[len(line)-1])
 	}
+}
+
+// BenchmarkClock measures which part of observing updates the times are. ratio is the cost with them to that without.
+func BenchmarkClock(b *testing.B) {
+	const batch = 256
+	tr, position := NewTracker(podScope, NewKnownSet(), nil, time.Now), 0
+	var timing time.Duration
+	for b.Loop() {
+		var events []Event
+		for i := range batch {
+			position++
+			at := int64(500 + position/100)
+			events = append(events, written(timed(watch.Modified, strconv.Itoa(i), strconv.Itoa(1_000_000+position), at, 0), at))
+			events[i].Object.ObservedAt = time.Unix(at, 0)
+		}
+		o, err := tr.ObserveEvents(events, events[batch-1].Object.ResourceVersion)
+		if err != nil {
+			b.Fatal(err)
+		}
+		began := time.Now()
+		for i := range events {
+			tr.clock.learn(events[i].Object)
+		}
+		tr.clock.setTimes(o.Changes, tr.position)
+		timing += time.Since(began)
+	}
+	b.ReportMetric(float64(timing.Nanoseconds())/float64(position), "ns-times/event")
+	b.ReportMetric(float64(b.Elapsed()-timing)/float64(b.Elapsed()-2*timing), "ratio")
 }

@@ -199,10 +199,14 @@ func (s *objectStep) handleListed(o *Object) {
 	case s.isKnownObject(o):
 		c := s.emitChange(event.Updated, cache.Replaced, o)
 		c.Coalesced, c.Class = true, classOf(s.known.Summary, o.Summary)
+		c.ChangedAt = claimOfListed(cmp.Or(s.known.Summary, noSummary), o)
 	case s.list.Snapshot != nil && !namesake:
 		s.emitChange(event.Snapshot, cache.Replaced, o)
 	default:
-		s.emitChange(event.Added, cache.Replaced, o).Coalesced = true
+		c := s.emitChange(event.Added, cache.Replaced, o)
+		if c.Coalesced = true; s.list.Pass == "" {
+			c.ChangedAt = claimOfListed("", o)
+		}
 	}
 	s.known = o.toKnown()
 }
@@ -262,7 +266,7 @@ func (s *objectStep) handleDeleted(o *Object) {
 		s.emitReplacedByNamesake(cache.Deleted, o)
 	}
 	s.emitMissingDeletes(others, o)
-	s.emitChange(event.Deleted, cache.Deleted, o).ChangedAt = claimOf(o.DeletingAt, event.TimeFromDeletion)
+	s.emitChange(event.Deleted, cache.Deleted, o).ChangedAt = claimSince(o.DeletingAt, event.TimeFromDeletion)
 	s.removeKnown(o)
 }
 

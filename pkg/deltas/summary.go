@@ -150,6 +150,28 @@ func actorOfUpdate(was, is, names string) *event.Actor {
 	return actorFromNames(names, grown)
 }
 
+// noSummary stands for an object that is known without a summary.
+const noSummary = "none"
+
+// hasTimedWrite reports whether the newest time in an object is that of its last write, as far as two states show it: an
+// entry was renewed, or the deletion began. Where fields were removed, a later write may have done no more than that.
+func hasTimedWrite(was, is string) bool {
+	if !isUsableSummary(was) || !isUsableSummary(is) || hasTruncatedWriters(was) || hasTruncatedWriters(is) {
+		return false
+	}
+	timed, size := was[0]&summaryDeleting < is[0]&summaryDeleting, 0
+	for i := range countWriters(was) {
+		size -= fieldsSize(writerEntry(was, i))
+	}
+	for i := range countWriters(is) {
+		entry := writerEntry(is, i)
+		old, ok := findWriter(was, entry[:4])
+		timed = timed || !ok || old[4:8] != entry[4:8]
+		size += fieldsSize(entry)
+	}
+	return timed && size >= 0
+}
+
 // actorOfCreate returns the actor that created an object that was not known. There is exactly one entry then. With more
 // entries, the object entered the selection later, or was created with foreign entries.
 func actorOfCreate(is, names string) *event.Actor {

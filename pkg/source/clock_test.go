@@ -1,8 +1,12 @@
 package source
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,8 +24,8 @@ func (w writes) do(what string, request func()) {
 	w[what] = [2]time.Time{sent, time.Now()}
 }
 
-// writeForAWhile creates, changes and deletes secrets for that time, and renews a Lease all the while.
-func (p *controlPlane) writeForAWhile(t *testing.T, total time.Duration) writes {
+// writeForAWhile creates, changes and deletes secrets for that time, some of which existed, and renews a Lease all the while.
+func (p *controlPlane) writeForAWhile(t *testing.T, total time.Duration, existing []string) writes {
 	t.Helper()
 	const lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 	body := func(version string) string {
@@ -38,6 +42,11 @@ func (p *controlPlane) writeForAWhile(t *testing.T, total time.Duration) writes 
 		if n%2 == 0 {
 			done.do("deleted "+name, func() { p.deleteSecret(t, name) })
 		}
+		if n%5 == 0 && len(existing) > 1 {
+			done.do("updated "+existing[0], func() { p.updateSecret(t, existing[0], "1") })
+			done.do("deleted "+existing[1], func() { p.deleteSecret(t, existing[1]) })
+			existing = existing[2:]
+		}
 		if n%4 == 0 {
 			renewed = p.request(t, "PUT", lease+"/node", body(renewed))
 		}
@@ -46,34 +55,61 @@ func (p *controlPlane) writeForAWhile(t *testing.T, total time.Duration) writes 
 	return done
 }
 
-// TestAChangeThatIsReadLateHasTheTimeItWasMade: each interval holds the request that made the change, and is narrow.
+// TestAChangeThatIsReadLateHasTheTimeItWasMade: each interval holds the request that made the change, and is narrow. It is
+// read by a watch, or by a list because the history is gone. AWAY_SECONDS is how long nothing is watched.
 func TestAChangeThatIsReadLateHasTheTimeItWasMade(t *testing.T) {
+	away, err := strconv.Atoi(cmp.Or(os.Getenv("AWAY_SECONDS"), "10"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, compacted := range map[string]bool{"watched": false, "listed": true} {
+		t.Run(name, func(t *testing.T) { checkTimesAfter(t, time.Duration(away)*time.Second, compacted) })
+	}
+}
+
+func checkTimesAfter(t *testing.T, away time.Duration, compacted bool) {
 	p, st, f := startControlPlane(t), newStore(), newFakeAPI(t)
 	config := func(c *Config) {
 		c.Client, _ = apiserver.NewClient(p.config, "test")
 		c.Rules = []selection.Rule{{Select: []string{"secrets"}, Namespaces: selection.Namespaces{Include: []string{"default"}}},
 			{Select: []string{"leases.coordination.k8s.io"}, Namespaces: selection.Namespaces{Include: []string{"kube-system"}}}}
 	}
-	p.createSecret(t, "first")
+	var existing []string
+	for i := range int(2 * away / time.Second) {
+		existing = append(existing, fmt.Sprint("existing", i))
+		p.createSecret(t, existing[i])
+	}
 	_, _, stop := startSource(t, f, st, config)
 	for _, resource := range []string{"secrets", "leases"} {
 		st.awaitTrue(t, "the list", func() bool { return slices.Contains(st.kinds(resource), event.SnapshotEnd) })
 	}
-	before := len(st.kinds("secrets"))
 	stop()
-	done := p.writeForAWhile(t, 20*time.Second)
+	before := len(st.transcript())
+	done := p.writeForAWhile(t, away, existing)
+	if compacted {
+		p.compactHistory(t)
+		p.restartServer(t, p.StopAPIServer)
+		done.coalesce()
+	}
 	_, _, stop = startSource(t, f, st, config)
-	st.awaitTrue(t, "every change", func() bool { return len(st.kinds("secrets")) == before+len(done) })
-	stop()
-
-	var widths []time.Duration
-	for i := range st.transcript() {
-		c := st.changeAt(i)
-		request, made := done[string(c.Type)+" "+c.Name]
-		if !made || c.Resource.Resource != "secrets" {
-			continue
+	var made []*event.Change
+	st.awaitTrue(t, "every change", func() bool {
+		made = nil
+		for i := before; i < len(st.transcript()); i++ {
+			if c := st.changeAt(i); c.Resource.Resource == "secrets" && !c.Type.IsControl() {
+				made = append(made, c)
+			}
 		}
-		at := c.ChangedAt
+		return len(made) >= len(done)
+	})
+	stop()
+	checkTimes(t, made, done)
+}
+
+func checkTimes(t *testing.T, made []*event.Change, done writes) {
+	var widths []time.Duration
+	for _, c := range made {
+		at, request := c.ChangedAt, done[string(c.Type)+" "+c.Name]
 		if at.NotBefore.After(request[0]) || at.At.Before(request[1]) {
 			t.Errorf("%s %s was made between %v and %v, not in %+v", c.Type, c.Name, request[0], request[1], at)
 		}
@@ -84,4 +120,23 @@ func TestAChangeThatIsReadLateHasTheTimeItWasMade(t *testing.T) {
 		t.Errorf("%d of %d changes, widths %v", len(widths), len(done), widths)
 	}
 	t.Logf("%d changes, median width %v, widest %v", len(widths), widths[len(widths)/2], widths[len(widths)-1])
+}
+
+// coalesce leaves what a list shows of the writes: nothing of objects that came and went, and one change of each other one,
+// from its first write to its last.
+func (w writes) coalesce() {
+	for what := range w {
+		name, created := strings.CutPrefix(what, "added ")
+		_, deleted := w["deleted "+name]
+		switch {
+		case !created:
+		case deleted:
+			delete(w, what)
+			delete(w, "deleted "+name)
+			delete(w, "updated "+name)
+		default:
+			w[what] = [2]time.Time{w[what][0], w["updated "+name][1]}
+			delete(w, "updated "+name)
+		}
+	}
 }
