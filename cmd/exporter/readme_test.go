@@ -80,10 +80,11 @@ func TestCommandsOfTheReadmeAreUnderstood(t *testing.T) {
 	}
 }
 
-// TestTheAuditTrailHasWhatAuditorsAsk: all of RBAC, the values that were there before, and both sources of authors.
+// TestTheAuditTrailHasWhatAuditorsAsk: all of RBAC, the values that were there before, both sources of authors,
+// and the author in the change where an alert needs it.
 func TestTheAuditTrailHasWhatAuditorsAsk(t *testing.T) {
 	text := textOf(t, filepath.Join("..", "..", "configs", "audit-trail.yaml"))
-	wanted := []string{"before: full", "changed: values", "stamps: {enabled: true}", "files: ["}
+	wanted := []string{"before: full", "changed: values", "stamps: {enabled: true}", "files: [", "awaitAuthor: 5s"}
 	for _, kind := range []string{"roles", "clusterroles", "rolebindings", "clusterrolebindings"} {
 		wanted = append(wanted, `"`+kind+`.rbac.authorization.k8s.io"`)
 	}

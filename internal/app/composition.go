@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/attribution"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -39,7 +40,9 @@ type composition struct {
 	involved    *involved.Index
 	protection  *protection
 	guard       *sourceGuard
-	attribution *attributionRunner // nil without audit
+	attribution *attributionRunner  // nil without audit
+	holder      *attribution.Holder // nil if nothing is held back
+	held        sync.Map            // results of heldFor by resource
 	snapshots   *requestedSnapshots
 	replays     *requestedReplays
 	clock       *condition.Condition
@@ -51,6 +54,7 @@ type composition struct {
 	failed   *failure // of a task of this composition
 
 	sourceTask     *task
+	holderTask     *task
 	protectionTask *task
 	snapshotTask   *task
 	replayTask     *task
@@ -129,10 +133,11 @@ func (c *composition) openSourceAndSinks(ctx context.Context) (err error) {
 	if err := c.signals.followRenames(ctx, c.cfg.Sinks); err != nil {
 		return err
 	}
-	if c.attribution, err = newAttributionRunner(c.cfg, c.journal, c.client, c.log); err != nil {
+	c.holder = newHolder(c.journal)
+	if c.attribution, err = newAttributionRunner(c.cfg, c.journal, c.holder, c.client, c.log); err != nil {
 		return err
 	}
-	if err := c.sinks.openSinks(feed{journal: c.journal, attribution: c.attribution, replica: c.replica, signals: c.signals}); err != nil {
+	if err := c.sinks.openSinks(feed{journal: c.journal, replica: c.replica, signals: c.signals}); err != nil {
 		return err
 	}
 	c.protection = newProtection(c.cfg, c.client, c.log)
@@ -210,6 +215,9 @@ func errorBeforeEnd(ctx context.Context, err error) error {
 func (c *composition) startTasks() {
 	c.sinks.startAll(c.failed.reportError)
 	c.replica.startWriting(c.failed.reportError)
+	if c.holder != nil {
+		c.holderTask = startTask("authors", c.holder.Run, c.failed.reportError)
+	}
 	c.attribution.startTasks(c.failed.reportError)
 	c.protectionTask = startTask("protection", c.protection.run, c.failed.reportError)
 	c.sourceTask = startTask("source", func(ctx context.Context) error {
@@ -263,6 +271,7 @@ func (c *composition) stopTasks() {
 	c.sourceTask.stop()
 	c.protectionTask.stop()
 	c.attribution.stopTasks()
+	c.holderTask.stop()
 	c.sinks.stopAll()
 	c.replica.stopWriting()
 }
@@ -378,8 +387,9 @@ func awaitCursor(ctx context.Context, j *journal.Journal, sink string, hasArrive
 // appendObservation journals an observation. It also publishes the facts of its changes to viewers of the admin server,
 // except snapshots, syncs and watermarks, which are no news.
 func (c *composition) appendObservation(ctx context.Context, o event.Observation) error {
+	held := c.heldFor(o.Resource)
 	for _, change := range o.Changes {
-		if change.Type == event.Snapshot || change.Type == event.Sync || change.Type == event.Watermark ||
+		if change.Held = held; change.Type == event.Snapshot || change.Type == event.Sync || change.Type == event.Watermark ||
 			change.Snapshot != nil && change.OnlySink != "" {
 			continue
 		}
@@ -389,6 +399,18 @@ func (c *composition) appendObservation(ctx context.Context, o event.Observation
 		)
 	}
 	return c.journal.Append(ctx, o)
+}
+
+// heldFor returns what the records of a resource carry if routes hold them back; nil if none does.
+func (c *composition) heldFor(r event.Resource) *event.HeldInfo {
+	if !c.cfg.AwaitsAuthors() {
+		return nil
+	}
+	held, known := c.held.Load(r)
+	if !known {
+		held, _ = c.held.LoadOrStore(r, c.cfg.HeldFor(r))
+	}
+	return held.(*event.HeldInfo)
 }
 
 // withoutLongFields returns a copy of a change without the fields that may be long.

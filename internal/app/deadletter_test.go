@@ -174,7 +174,7 @@ func TestFullDeadLettersBlockOnlyTheirLane(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pipeline := delivery.New("a", sink, "layout", sinkJournal{j, "a", nil}, cursor, cfg, slog.New(slog.DiscardHandler))
+		pipeline := delivery.New("a", sink, "layout", sinkJournal{j, "a"}, cursor, cfg, slog.New(slog.DiscardHandler))
 		delivering := startTask("sink a", pipeline.Run, failed)
 		return pipeline, func() {
 			delivering.stop()

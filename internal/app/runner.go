@@ -167,11 +167,11 @@ func (r *runner) runPipelines(ctx context.Context) error {
 // rewindCursor stores and returns a cursor from which every change that may be lost is published again. The cursor moves
 // back, so I2 is kept: it does not pass a change that the sink has lost. What is no longer in the journal is counted.
 func (r *runner) rewindCursor(ctx context.Context, lost *sinks.LostError) (event.Cursor, error) {
-	cursor, _, err := r.journal.journal.Cursor(r.name)
+	cursor, _, err := r.journal.Cursor(r.name)
 	if err != nil {
 		return event.Cursor{}, err
 	}
-	kept := r.journal.journal.Oldest() - 1
+	kept := r.journal.Oldest() - 1
 	back, missing := r.cursorBefore(lost, cursor, kept), lost.Gone
 	if lost.From < kept {
 		missing += min(kept-lost.From, cmp.Or(lost.Messages, math.MaxUint64))
@@ -257,23 +257,14 @@ func (r *runner) drainUpTo(upTo uint64) {
 
 // sinkJournal is the view of one pipeline on the journal.
 type sinkJournal struct {
-	journal     *journal.Journal
-	sink        string
-	attribution *attributionRunner // holds changes back until their author is known; nil without audit
+	*journal.Journal
+	sink string
 }
 
 var _ delivery.Journal = sinkJournal{}
 
-func (s sinkJournal) Read(ctx context.Context, after uint64) ([]event.Record, error) {
-	records, err := s.journal.Read(ctx, after)
-	if err != nil {
-		return nil, err
-	}
-	return s.attribution.awaitAuthors(ctx, records)
-}
-
 func (s sinkJournal) Settle(ctx context.Context, c event.Cursor, dead []event.DeadLetter) error {
-	return s.journal.Settle(ctx, s.sink, c, dead)
+	return s.Journal.Settle(ctx, s.sink, c, dead)
 }
 
 // reloader watches the configuration file and applies its changes.

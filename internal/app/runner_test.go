@@ -78,7 +78,7 @@ func testLoss(t *testing.T, lost sinks.LostError, want []uint64, missing uint64)
 		recoverLanes: func(_ context.Context, ready func()) error { ready(); return nil },
 		unread:       condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
 		lost:         condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
-		journal:      sinkJournal{j, "a", nil}, log: slog.New(slog.DiscardHandler)}
+		journal:      sinkJournal{j, "a"}, log: slog.New(slog.DiscardHandler)}
 	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New("a", sink, "layout", r.journal, start, delivery.Config{SettleInterval: time.Millisecond}, r.log)
 	}

@@ -67,7 +67,7 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 	m = &memory{id: memoryIdentity(cfg)}
 	j, declared := cfg.Journal, journalDeclaration(cfg)
 	o := journal.Options{
-		Dir: j.Dir, Sinks: declared.Sinks, Starts: declared.Starts, Destinations: declared.Destinations, ReadBack: declared.ReadBack, KeepEvidence: declared.KeepEvidence, ClusterName: declared.ClusterName,
+		Dir: j.Dir, Sinks: declared.Sinks, Lasting: declared.Lasting, Starts: declared.Starts, Destinations: declared.Destinations, ReadBack: declared.ReadBack, KeepEvidence: declared.KeepEvidence, ClusterName: declared.ClusterName,
 		MaxBytes: int64(j.MaxBytes), MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve), KeepSettled: j.Keep, Logger: s.log,
 	}
 	if j.Sync == "interval" {
@@ -127,6 +127,10 @@ func journalDeclaration(cfg *config.Config) (d journal.Declaration) {
 	}
 	if cfg.Audit.Enabled() {
 		d.Sinks, d.KeepEvidence = append(d.Sinks, attribution.Sink), true
+	}
+	d.Lasting = []string{attribution.HolderSink} // what is held back is released, whatever routes say now
+	if cfg.AwaitsAuthors() {
+		d.Sinks = append(d.Sinks, attribution.HolderSink)
 	}
 	if cfg.State.Enabled() {
 		d.Sinks = append(d.Sinks, state.Sink)

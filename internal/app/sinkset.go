@@ -29,10 +29,9 @@ type sinkSet struct {
 
 // feed is the source of the changes of every pipeline, and the progress that is known of the sinks.
 type feed struct {
-	journal     *journal.Journal
-	attribution *attributionRunner
-	replica     *replica
-	signals     *signalControl
+	journal *journal.Journal
+	replica *replica
+	signals *signalControl
 }
 
 // newSinkSet makes all sinks, except those that create files. It opens no connection.
@@ -110,7 +109,7 @@ func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
 		set.admin.ObserveDelivery(s.Name, time.Since(change.ObservedAt))
 	}
 	layout := r.layout + set.routes.id
-	r.journal = sinkJournal{from.journal, s.Name, from.attribution}
+	r.journal = sinkJournal{from.journal, s.Name}
 	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, set.log)
 	}

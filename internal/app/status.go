@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
+	"github.com/kubecdc/kubecdc/internal/state"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -142,7 +143,6 @@ func (r *runner) conditions(s delivery.Stats) []condition.Status {
 // changes. The methods of a nil runner do nothing.
 type attributionRunner struct {
 	attributor *attribution.Attributor
-	maxWait    time.Duration  // how long sinks hold a change back
 	webhook    *audit.Webhook // one of the intakes; nil without one
 	intakes    []intake
 	counters   *audit.Counters // nil if they are not read
@@ -168,13 +168,31 @@ func checkAttribution(cfg *config.Config, log *slog.Logger) error {
 	return err
 }
 
+// isCrowded reports whether the journal is half full, so that nothing may keep it from trimming.
+func isCrowded(j *journal.Journal) bool {
+	s := j.Stat()
+	return s.RetainedBytes > s.MaxBytes/2
+}
+
+// newHolder makes what releases the records that routes hold back, or once did; nil where there was never any.
+func newHolder(j *journal.Journal) *attribution.Holder {
+	if _, _, err := j.Cursor(attribution.HolderSink); err != nil { // not declared
+		return nil
+	}
+	return attribution.NewHolder(attribution.HolderOptions{
+		Journal: j, Crowded: func() bool { return isCrowded(j) }, Internal: []string{attribution.HolderSink, attribution.Sink, state.Sink},
+	})
+}
+
 // newAttributionRunner makes the attributor and its intakes; nil without audit.
-func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiserver.Client, log *slog.Logger) (*attributionRunner, error) {
+func newAttributionRunner(
+	cfg *config.Config, j *journal.Journal, holder *attribution.Holder, client *apiserver.Client, log *slog.Logger,
+) (*attributionRunner, error) {
 	c := cfg.Audit
 	if !c.Enabled() {
 		return nil, nil
 	}
-	n, ruleOf := &attributionRunner{maxWait: c.Wait}, selection.Owners(config.SelectionRules(cfg.Resources))
+	n, ruleOf := &attributionRunner{}, selection.Owners(config.SelectionRules(cfg.Resources))
 	selected := func(group, resource string) bool {
 		_, yes := ruleOf(event.Resource{Group: group, Resource: resource})
 		return yes
@@ -184,8 +202,11 @@ func newAttributionRunner(cfg *config.Config, j *journal.Journal, client *apiser
 			Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending), Likely: c.Likely, NoEvents: !c.HasEvents(),
 		},
 		Journal: j, Cluster: cfg.Cluster.Name, Selected: selected,
-		JournalCrowded: func() bool { s := j.Stat(); return s.RetainedBytes > s.MaxBytes/2 },
+		JournalCrowded: func() bool { return isCrowded(j) },
 		Logger:         log,
+	}
+	if holder != nil {
+		o.Unresolved = holder.RecordUnresolved
 	}
 	if c.Stamps.Enabled {
 		n.stamps = stamp.NewGuard(stamp.Options{
@@ -252,14 +273,6 @@ func (n *attributionRunner) startTasks(failed func(error)) {
 	if n.counters != nil {
 		run("audit counters", n.counters.Run)
 	}
-}
-
-// awaitAuthors blocks until the first of records need not be held back any longer, and returns those.
-func (n *attributionRunner) awaitAuthors(ctx context.Context, records []event.Record) ([]event.Record, error) {
-	if n == nil || n.maxWait == 0 || len(records) == 0 {
-		return records, nil
-	}
-	return n.attributor.AwaitAuthors(ctx, records, n.maxWait)
 }
 
 // stopTasks stops the intakes, then the attributor.

@@ -29,7 +29,7 @@ type Journal interface {
 	) error
 }
 
-// Options configure an [Attributor]. All but JournalCrowded and Stamps are required.
+// Options configure an [Attributor]. All but JournalCrowded, Unresolved and Stamps are required.
 type Options struct {
 	Limits
 	Journal Journal
@@ -39,6 +39,8 @@ type Options struct {
 	// JournalCrowded reports that the journal is filling up: no change may wait any longer, because it keeps the journal
 	// from trimming.
 	JournalCrowded func() bool
+	// Unresolved gets the reason why a change has no author; nil: it is not needed.
+	Unresolved func(offset uint64, reason Reason)
 	// Stamps are used as a second source, or the only one with Limits.NoEvents; nil: they are not.
 	Stamps Stamps
 	Logger *slog.Logger
@@ -101,6 +103,11 @@ func (a *Attributor) Run(ctx context.Context) error {
 // loadStored restores what an earlier process left. A first run does not go back over a filled journal.
 func (a *Attributor) loadStored(ctx context.Context) error {
 	cursor, found, err := a.options.Journal.Cursor(Sink)
+	if err == nil && found {
+		if err = awaitWritten(ctx, a.options.Journal); err == nil {
+			cursor, _, err = a.options.Journal.Cursor(Sink)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -120,6 +127,9 @@ func (a *Attributor) loadStored(ctx context.Context) error {
 	}
 	return a.shared.load(cursor.Low, resolved, resources, a.options.Journal.ForEachEvidence)
 }
+
+// awaitWritten waits for the writes of an earlier user of the journal, which did not wait for its last one.
+func awaitWritten(ctx context.Context, j Journal) error { return j.StoreEvidence(ctx, nil, "", "") }
 
 // selectedResources returns the selected resources of the journal: losses concern them even before anything of them is
 // emitted.
@@ -166,6 +176,8 @@ func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 	for i := range f.Resolved {
 		if r := &f.Resolved[i]; r.By != nil {
 			changes = append(changes, attributedRecord(r, now))
+		} else if a.options.Unresolved != nil {
+			a.options.Unresolved(r.Offset, r.Reason)
 		}
 	}
 	a.updateCondition()
@@ -182,7 +194,6 @@ func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 		return err
 	}
 	a.storedCursor = f.cursor
-	a.shared.notifyWritten()
 	a.counters.countResolved(f.Resolved)
 	return nil
 }
@@ -191,7 +202,7 @@ func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 func attributedRecord(r *Resolution, now time.Time) *event.Change {
 	c := &event.Change{
 		Type: event.Attributed, Cluster: r.Cluster, Resource: r.Resource, Namespace: r.Namespace, Name: r.Name,
-		UID: r.UID, ResourceVersion: r.Version, ObservedAt: now.UTC(),
+		UID: r.UID, ResourceVersion: r.Version, ObservedAt: now.UTC(), Held: r.Held,
 		Attribution: &event.Attribution{Of: r.ID, By: r.By.identity(), Certainty: event.Exact},
 	}
 	switch {
@@ -205,24 +216,4 @@ func attributedRecord(r *Resolution, now time.Time) *event.Change {
 		c.Attribution.RequestedBy = &requester
 	}
 	return c
-}
-
-// AwaitAuthors returns the first of some records of the journal, at least one: those that are resolved, or that have waited
-// for that long since they were observed. records must not be empty. It returns the cause when ctx ends first.
-func (a *Attributor) AwaitAuthors(ctx context.Context, records []event.Record, wait time.Duration) ([]event.Record, error) {
-	for {
-		n, progress := a.shared.countReady(records, wait)
-		if n > 0 {
-			return records[:n], nil
-		}
-		timer := time.NewTimer(wait - time.Since(records[0].Change.ObservedAt))
-		select {
-		case <-progress:
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, context.Cause(ctx)
-		}
-		timer.Stop()
-	}
 }

@@ -320,34 +320,6 @@ func TestDeleteRequesterSurvivesRestart(t *testing.T) {
 	p.awaitNoEvidence()
 }
 
-// TestAwaitAuthorsHoldsChangesBack holds one change back until it is resolved and another until its wait is over. A record
-// that is not eligible does not wait.
-func TestAwaitAuthorsHoldsChangesBack(t *testing.T) {
-	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20})
-	defer p.shutDown()
-	p.appendChange(event.Added, "u1", "5", "")
-	p.appendRecord(&event.Change{Type: event.Snapshot, UID: "u2", ResourceVersion: "4"})
-	records := []event.Record{p.awaitRecord(event.Added, 0), p.awaitRecord(event.Snapshot, 0)}
-	waiting, cancel := context.WithCancel(t.Context())
-	cancel()
-	if first, err := p.AwaitAuthors(waiting, records, time.Hour); err == nil {
-		t.Errorf("%d records did not wait", len(first))
-	}
-	p.storeRequest("ann", "create", 201, "u1", "5")
-	for got := 0; got < 2; {
-		first, err := p.AwaitAuthors(t.Context(), records[got:], time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got += len(first)
-	}
-	p.appendChange(event.Added, "u3", "6", "")
-	records = []event.Record{p.awaitRecord(event.Added, records[1].Offset)}
-	if first, err := p.AwaitAuthors(t.Context(), records, time.Millisecond); err != nil || len(first) == 0 {
-		t.Errorf("%d records, %v", len(first), err)
-	}
-}
-
 func TestLikelyAuthorsAreMarked(t *testing.T) {
 	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20, Likely: true})
 	defer p.shutDown()

@@ -1,7 +1,6 @@
 package attribution
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -306,15 +305,6 @@ func (m *Matcher) OldestWaiting() (uint64, bool) {
 	return 0, false
 }
 
-// IsWaiting reports whether the change at an offset is unresolved.
-func (m *Matcher) IsWaiting(offset uint64) bool {
-	all := m.changes.all
-	i, found := slices.BinarySearchFunc(all, offset, func(p *pendingChange, offset uint64) int {
-		return cmp.Compare(p.Offset, offset)
-	})
-	return found && !all[i].resolved
-}
-
 // TakeFindings returns the findings since the last call.
 func (m *Matcher) TakeFindings() Findings {
 	f := Findings{Resolved: m.resolved, Marks: m.newMarks, Bound: m.requests.takeBound(), Drop: append(m.dropped, m.requests.takeDropped()...)}
@@ -462,6 +452,7 @@ type Change struct {
 	Marks           bool   // sets the deletionTimestamp
 	Observed        time.Time
 	Stamp           *event.Stamp // of the write, if it is one of the version before; nil otherwise
+	Held            *event.HeldInfo
 
 	objectState      // after the change
 	hasState    bool // objectState is known
@@ -481,7 +472,7 @@ func objectNameKey(group, resource, namespace, name string) string {
 // write: control records, changes that a list revealed, versions that are emitted again, and attributions.
 func ChangeOf(r event.Record) (c Change, eligible bool) {
 	of := r.Change
-	if of.UID == "" || of.OnlySink != "" || of.Type == event.Attributed || of.Type.IsControl() {
+	if of.Held != nil && of.Held.Released || of.UID == "" || of.OnlySink != "" || of.Type == event.Attributed || of.Type.IsControl() {
 		return Change{}, false
 	}
 	switch of.Type {
@@ -494,6 +485,9 @@ func ChangeOf(r event.Record) (c Change, eligible bool) {
 		Namespace: strings.Clone(of.Namespace), Name: strings.Clone(of.Name),
 		Type: of.Type, UID: strings.Clone(of.UID), Version: strings.Clone(of.ResourceVersion), Previous: strings.Clone(of.Previous),
 		Marks: of.Class == event.ClassDeleting, Observed: of.ObservedAt,
+	}
+	if of.Held != nil {
+		c.Held = (&event.Change{Held: of.Held}).Clone().Held
 	}
 	if eligible && isStampOf(of) {
 		c.Stamp = &event.Stamp{User: strings.Clone(of.Stamp.User), Replaced: c.Previous}

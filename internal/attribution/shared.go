@@ -8,19 +8,18 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// shared is what the reader of the journal, the resolving loop, the intakes and the waiting sinks share. mu guards all
-// fields and is never held across I/O or a wait, except while load runs before everything else.
+// shared is what the reader of the journal, the resolving loop and the intakes share. mu guards all fields and is never held
+// across I/O or a wait, except while load runs before everything else.
 type shared struct {
 	mu       sync.Mutex
 	matcher  *Matcher
 	losses   lossTracker
 	read     uint64          // offset up to which the matcher has every eligible change
 	resolved resolvedOffsets // by an earlier process, after its cursor
-	progress chan struct{}   // closed and replaced when more changes are resolved
 }
 
 func newShared(o Options) *shared {
-	return &shared{matcher: NewMatcher(o.Limits), losses: newLossTracker(o.Cluster), progress: make(chan struct{})}
+	return &shared{matcher: NewMatcher(o.Limits), losses: newLossTracker(o.Cluster)}
 }
 
 func (s *shared) readOffset() uint64 {
@@ -47,21 +46,7 @@ func (s *shared) addRecords(records []event.Record) (fromList uint64) {
 		}
 		s.losses.recordResource(r.Change.Resource)
 	}
-	s.signalProgress()
 	return fromList
-}
-
-// signalProgress wakes those that wait for resolutions. Requires mu.
-func (s *shared) signalProgress() {
-	close(s.progress)
-	s.progress = make(chan struct{})
-}
-
-// notifyWritten wakes those that wait for resolutions, after these have been written.
-func (s *shared) notifyWritten() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.signalProgress()
 }
 
 // numberRequest assigns a number to a request and returns true, or returns false if the matcher holds the request already.
@@ -124,22 +109,6 @@ func (s *shared) countUnnamed() int {
 	return s.losses.countUnnamed()
 }
 
-// countReady counts the records, up to the first that has to wait, that are resolved or older than wait. progress is closed
-// when the number may have changed.
-func (s *shared) countReady(records []event.Record, wait time.Duration) (n int, progress <-chan struct{}) {
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range records {
-		old := now.Sub(r.Change.ObservedAt) >= wait
-		if !old && (r.Offset > s.read || s.matcher.IsWaiting(r.Offset)) {
-			break
-		}
-		n++
-	}
-	return n, s.progress
-}
-
 // findings are the results of one round of resolving.
 type findings struct {
 	Findings
@@ -194,7 +163,6 @@ func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll b
 func (s *shared) load(cursor uint64, resolved resolvedOffsets, resources []event.Resource, evidence func(each func(event.Evidence) error) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer s.signalProgress()
 	s.read, s.resolved = cursor, resolved
 	s.matcher.setStart(time.Now())
 	for _, r := range resources {

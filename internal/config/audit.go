@@ -32,8 +32,6 @@ type Audit struct {
 	Window time.Duration `mapstructure:"window"`
 	// How often the API servers' counters of lost audit events are read, if that is allowed. 0: never.
 	CountersEvery time.Duration `mapstructure:"countersEvery"`
-	// How long sinks hold a change back, and those behind it, until its author is known. 0: not at all.
-	Wait time.Duration `mapstructure:"wait"`
 	// Emit guesses in a member "likely" where the author is not certain. A guess can be wrong.
 	Likely bool `mapstructure:"likely"`
 	// Tolerance for a clock of an API server that is ahead of the exporter's. 0s: none.
@@ -100,9 +98,6 @@ func validateAudit(rep *reporter, a Audit) {
 	}
 	rep.refuseIf(a.CountersEvery != 0 && a.CountersEvery < time.Second, "audit.countersEvery",
 		Problem{Message: "too often", Found: a.CountersEvery.String(), Expected: "0, or at least 1s"})
-	rep.refuseIf(a.Wait < 0 || a.Wait > a.Window, "audit.wait",
-		Problem{Message: "not between 0 and audit.window", Found: a.Wait.String(),
-			Expected: "0, or at most " + a.Window.String()})
 	rep.refuseIf(a.ClockSkew < 0, "audit.clockSkew",
 		Problem{Message: "must not be negative", Found: a.ClockSkew.String(), Expected: expectDuration})
 	rep.refuseIf(a.MaxPending < minPendingBytes, "audit.maxPending",

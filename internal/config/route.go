@@ -5,7 +5,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -28,6 +30,10 @@ type Route struct {
 	To []Target `mapstructure:"to"`
 	// Whether the changes are dropped. Replaces to.
 	Drop bool `mapstructure:"drop"`
+	// How long the sinks in to wait for the author of a change, so that it comes in the member "by" of the change itself: the
+	// user, or why that is not known. All records of the resources in select wait in order, each object on its own. 0: no
+	// wait, and authors follow as records of type attributed.
+	AwaitAuthor time.Duration `mapstructure:"awaitAuthor" json:"-"`
 }
 
 // Namespaces selects namespaces by name or glob ("team-*").
@@ -78,7 +84,54 @@ func validateRoutes(rep *reporter, c *Config) {
 			rep.addProblem(at+".drop", Problem{Message: "has no effect beside to; remove one of them"})
 		}
 		validateTargets(rep, at, r.To, c.Sinks)
+		validateAwaitAuthor(rep, at+".awaitAuthor", r, c)
 	}
+}
+
+// validateAwaitAuthor checks that authors may come, and that the sinks of a route have a place for them.
+func validateAwaitAuthor(rep *reporter, at string, r Route, c *Config) {
+	switch {
+	case r.AwaitAuthor == 0:
+		return
+	case r.AwaitAuthor < 0 || r.AwaitAuthor > c.Audit.Window:
+		rep.addProblem(at, Problem{Message: "not between 0 and audit.window", Found: r.AwaitAuthor.String(),
+			Expected: "0, or at most " + c.Audit.Window.String()})
+	case !c.Audit.Enabled():
+		rep.addProblem(at, Problem{Message: "there is no source of authors", Expected: "a source in audit: webhook, files, kafka or stamps"})
+	case r.Drop:
+		rep.addProblem(at, Problem{Message: "has no effect beside drop; remove one of them"})
+	}
+	for i, t := range r.To {
+		for _, s := range c.Sinks {
+			if s.Name == t.Sink && (s.Format == "debezium" || s.Format == "upsert" || s.NATS != nil && s.NATS.KeepsRows()) {
+				rep.addProblem(fmt.Sprintf("%s.to[%d].sink", strings.TrimSuffix(at, ".awaitAuthor"), i), Problem{
+					Message: "awaitAuthor has no effect: rows have no place for an author", Found: strconv.Quote(t.Sink),
+					Expected: "a sink with format json, cloudevents or cloudevents-structured"})
+			}
+		}
+	}
+}
+
+// HeldFor returns what the records of a resource carry if routes hold them back; nil if none does.
+func (c *Config) HeldFor(resource event.Resource) (held *event.HeldInfo) {
+	for _, r := range c.Routes {
+		if r.AwaitAuthor == 0 || !r.Selection().Matcher()(resource) {
+			continue
+		}
+		if held == nil {
+			held = &event.HeldInfo{}
+		}
+		held.Wait = max(held.Wait, r.AwaitAuthor)
+		for _, t := range r.To {
+			held.Sinks = append(held.Sinks, t.Sink)
+		}
+	}
+	return held
+}
+
+// AwaitsAuthors reports whether a route holds changes back for their authors.
+func (c *Config) AwaitsAuthors() bool {
+	return slices.ContainsFunc(c.Routes, func(r Route) bool { return r.AwaitAuthor != 0 })
 }
 
 // validateRouteReachable reports a route that no change can reach: no rule selects its resources, or earlier routes match

@@ -237,6 +237,9 @@ func (r *laneResolver) routeOf(c *event.Change) Route {
 	if r.isOfAnother(c.OnlySink) { // which alone lacks it
 		return Route{Skip: true}
 	}
+	if c.Held.Skips(r.sinkName, r.cfg.FormerName) {
+		return Route{Skip: true}
+	}
 	if r.cfg.Route == nil {
 		return Route{}
 	}

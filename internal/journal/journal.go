@@ -31,6 +31,7 @@ type Options struct {
 	Dir string // created if missing; belongs to the journal alone
 
 	Sinks        []string          // as in the Declaration that is in force once Open returns
+	Lasting      []string          // as well
 	Starts       map[string]Start  // as well
 	Destinations map[string]string // as well
 	ReadBack     []string          // as well
@@ -189,7 +190,7 @@ func (j *Journal) loadFromStore() error {
 	outcome := make(chan error, 1)
 	declare := func(g *group) error {
 		return g.declare(Declaration{
-			Sinks: j.opts.Sinks, Starts: j.opts.Starts, Destinations: j.opts.Destinations, ReadBack: j.opts.ReadBack,
+			Sinks: j.opts.Sinks, Lasting: j.opts.Lasting, Starts: j.opts.Starts, Destinations: j.opts.Destinations, ReadBack: j.opts.ReadBack,
 			KeepEvidence: j.opts.KeepEvidence, ClusterName: j.opts.ClusterName,
 		})
 	}
@@ -282,6 +283,7 @@ func (j *Journal) Close() error { return j.store.close() }
 // Declaration is what a configuration requires of the journal.
 type Declaration struct {
 	Sinks        []string          // hold the trim; the cursors of all others are deleted
+	Lasting      []string          // stay declared if they are
 	Starts       map[string]Start  // where those begin that are new, by name
 	Destinations map[string]string // by which a renamed sink is recognized, by name
 	ReadBack     []string          // get an [OrphanPass] behind each snapshot, by name

@@ -168,7 +168,7 @@ func (l *OrphanLedger) recordChange(b *writeBatch, c *event.Change, offset uint6
 		return
 	}
 	for _, sink := range l.sinks {
-		if c.OnlySink != sink && (c.OnlySink != "" || l.starts[sink] == StartNow) { // first lists do not come to the latter
+		if c.Held.Skips(sink) || c.OnlySink != sink && (c.OnlySink != "" || l.starts[sink] == StartNow) { // first lists do not come to the latter
 			continue
 		}
 		p := OrphanPass{Sink: sink, Cluster: c.Cluster, Resource: c.Resource, Namespace: c.Namespace, Snapshot: c.Snapshot.ID,

@@ -132,12 +132,12 @@ func (r *Replay) countRecord(c *event.Change) {
 func (r Replay) repeatRecord(record event.Record) *event.Change {
 	c := record.Change
 	isOfAnother := c.OnlySink != "" && c.OnlySink != r.Sink
-	if c.Type.IsControl() || c.Type == event.Replayed || isOfAnother || c.Withheld != "" || c.ObservedAt.Before(r.Since) {
+	if c.Type.IsControl() || c.Type == event.Replayed || isOfAnother || c.Held.Skips(r.Sink) || c.Withheld != "" || c.ObservedAt.Before(r.Since) {
 		return nil
 	}
 	again := c.Clone() // the frame is not kept in memory for it
 	again.Replay = &event.ReplayInfo{ID: r.ID, Of: c.ID(), Type: c.Type}
-	again.Type, again.OnlySink, again.Snapshot = event.Replayed, r.Sink, nil
+	again.Type, again.OnlySink, again.Snapshot, again.Held = event.Replayed, r.Sink, nil, nil
 	again.Pass = r.ID + "/" + strconv.FormatUint(record.Offset, 10)
 	return again
 }

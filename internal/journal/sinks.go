@@ -431,7 +431,7 @@ func (g *group) replaceDeclared(d Declaration) error {
 		return err
 	}
 	for name, s := range g.sinks.allCursors() {
-		if !slices.Contains(d.Sinks, name) {
+		if !slices.Contains(d.Sinks, name) && !slices.Contains(d.Lasting, name) {
 			g.sinks.removeSink(name, s, g.log.extent, g.lowestPositions())
 		}
 	}

@@ -29,8 +29,10 @@ func TestDeclaredSinksHoldTheTrim(t *testing.T) {
 	if slowest, _ := j.slowestSink(); slowest != "new" {
 		t.Errorf("%q holds the journal back", slowest)
 	}
-	if err := j.Declare(t.Context(), Declaration{Sinks: []string{"main", "new"}}); err != nil { // again
-		t.Fatal(err)
+	for _, again := range []Declaration{{Sinks: []string{"main", "new"}}, {Sinks: []string{"main"}, Lasting: []string{"new", "never"}}} {
+		if err := j.Declare(t.Context(), again); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if cursor, _, err := j.Cursor("new"); err != nil || cursor.Low != 4 {
 		t.Errorf("cursor %+v (%v)", cursor, err)

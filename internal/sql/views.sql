@@ -40,7 +40,8 @@ FROM spans WHERE lives = 1;
 -- Each change with its author, where it is known. manager is the name that the writer gave itself.
 CREATE OR REPLACE VIEW who_changed AS
 SELECT c.changed_at AS changed_at, c.observed_at AS observed_at, c.cluster AS cluster, c."group" AS "group", c.resource AS resource, c.namespace AS namespace,
-  c.name AS name, c.type AS type, c.class AS class, a.author AS author, a.verb AS verb, a.certainty AS certainty,
+  c.name AS name, c.type AS type, c.class AS class, coalesce(nullif(c.author, ''), a.author) AS author,
+  coalesce(nullif(c.verb, ''), a.verb) AS verb, coalesce(nullif(c.certainty, ''), a.certainty) AS certainty,
   c.manager AS manager, c.changed AS changed, c.before AS before, c.after AS after, c.id AS id
 FROM changes AS c
 LEFT JOIN (SELECT of_id, max(author) AS author, max(verb) AS verb, max(certainty) AS certainty FROM changes

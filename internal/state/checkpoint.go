@@ -251,6 +251,9 @@ func (p *checkpointer) collectChanges(ctx context.Context, upTo uint64) error {
 
 // addChange adds the object of a change to the batch: its identity, or its removal.
 func (p *checkpointer) addChange(b *entryBatch, c *event.Change) {
+	if c.Held != nil && c.Held.Released { // newer versions may stand before this copy
+		return
+	}
 	switch c.Type {
 	case event.Added, event.Updated, event.Snapshot, event.Sync, event.Deleted:
 	default:

@@ -2,6 +2,7 @@ package event
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -213,7 +214,7 @@ type Identity struct {
 
 // Attribution is the body of an [Attributed] record.
 type Attribution struct {
-	Of          string // ID of the change
+	Of          string // ID of the change; "" on the change itself
 	By          Identity
 	RequestedBy *Identity // on a delete that was requested by another user and completed by By; otherwise nil
 	Certainty   string    // [Exact] or [Likely]
@@ -224,6 +225,20 @@ const (
 	Exact  = "exact"  // no other user can have made the change
 	Likely = "likely" // By accessed the object when it changed: a guess
 )
+
+// HeldInfo is on a record that some sinks get only with the author of the change, see docs/configuration.md on awaitAuthor.
+// The record goes to all other sinks. A copy that is released goes to these, behind it in the journal.
+type HeldInfo struct {
+	Sinks    []string
+	Wait     time.Duration // the longest time from ObservedAt to the release; 0 on the copy
+	Released bool          // this is the copy
+	Unknown  string        // on the copy of a change: why its author is not known; "" if Change.Attribution has it
+}
+
+// Skips reports whether the record does not go to the sink that has, or had, these names. h may be nil.
+func (h *HeldInfo) Skips(names ...string) bool {
+	return h != nil && h.Released != slices.ContainsFunc(names, func(name string) bool { return slices.Contains(h.Sinks, name) })
+}
 
 // DeadLetterInfo is set on the copy of a change that is published as a dead letter.
 type DeadLetterInfo struct {
@@ -281,7 +296,8 @@ type Change struct {
 
 	Watermark *WatermarkInfo // only on Watermark
 
-	Attribution *Attribution // only on Attributed, and if such a record is Replayed
+	Attribution *Attribution // only on Attributed, on a change that has waited for it, and if such a record is Replayed
+	Held        *HeldInfo    // nil unless a route holds the record back. Only Unknown is written by formats
 
 	Replay *ReplayInfo // only on Replayed and ReplayEnd
 
@@ -488,6 +504,12 @@ func (c *Change) Clone() *Change {
 		own := *d.Replay
 		d.Replay = &own
 		t.copyStrings(&own.ID, &own.Of, (*string)(&own.Type), &own.State, &own.Reason)
+	}
+	if d.Held != nil {
+		own := *d.Held
+		d.Held = &own
+		t.copyStrings(&own.Unknown)
+		t.copyLists(&own.Sinks)
 	}
 	if d.DeadLetter != nil {
 		own := *d.DeadLetter

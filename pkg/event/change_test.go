@@ -105,3 +105,17 @@ func TestControlRecordsOfOneSnapshotDiffer(t *testing.T) {
 		t.Fatalf("different control records share IDs: %v", ids)
 	}
 }
+
+// TestAHeldRecordGoesOnceToEverySink: at once to those that do not wait for its author, and as a copy to those that do.
+func TestAHeldRecordGoesOnceToEverySink(t *testing.T) {
+	held := &HeldInfo{Sinks: []string{"trail"}}
+	released := &HeldInfo{Sinks: held.Sinks, Released: true}
+	for _, names := range [][]string{{"trail", ""}, {"renamed", "trail"}} {
+		if !held.Skips(names...) || released.Skips(names...) {
+			t.Errorf("%q does not get the copy alone", names)
+		}
+	}
+	if held.Skips("other", "") || !released.Skips("other", "") || (*HeldInfo)(nil).Skips("other") {
+		t.Error("another sink does not get the record alone")
+	}
+}

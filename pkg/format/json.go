@@ -61,6 +61,9 @@ func appendUnclosedFacts(b []byte, c *event.Change) []byte {
 	b = appendWatermark(b, c.Watermark)
 	b = appendReplay(b, c.Replay)
 	b = appendAttribution(b, c.Attribution)
+	if c.Held != nil && c.Held.Unknown != "" {
+		b = append(appendMember(b, `,"by":{"unknown":`, c.Held.Unknown), '}')
+	}
 	b = appendDeadLetter(b, c.DeadLetter)
 	return appendList(b, `,"omitted":`, c.Omitted)
 }
@@ -183,7 +186,7 @@ func appendAttribution(b []byte, a *event.Attribution) []byte {
 	if a == nil {
 		return b
 	}
-	b = appendMember(b, `,"of":`, a.Of)
+	b = appendOptional(b, `,"of":`, a.Of)
 	member := `,"by":`
 	if a.Certainty == event.Likely { // a separate member, so that readers of by never mistake a guess for a fact
 		member = `,"likely":`

@@ -2,6 +2,7 @@ package format
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,5 +44,18 @@ func BenchmarkAppendJSON(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		buf = AppendJSON(buf[:0], c)
+	}
+}
+
+// TestAChangeHasItsAuthor, or why that is not known, where it has waited for that.
+func TestAChangeHasItsAuthor(t *testing.T) {
+	c := &event.Change{Type: event.Added, Name: "web", Attribution: &event.Attribution{By: event.Identity{User: "ann", Verb: "create"}, Certainty: event.Exact}}
+	got := string(AppendJSON(nil, c))
+	if !strings.Contains(got, `"by":{"user":"ann"`) || !strings.Contains(got, `"certainty":"exact"`) || strings.Contains(got, `"of":`) {
+		t.Error(got)
+	}
+	c.Attribution, c.Held = nil, &event.HeldInfo{Sinks: []string{"trail"}, Released: true, Unknown: "wait"}
+	if got := string(AppendJSON(nil, c)); !strings.Contains(got, `"by":{"unknown":"wait"}`) || strings.Contains(got, "trail") {
+		t.Error(got)
 	}
 }

@@ -24,7 +24,7 @@ func (w writes) do(what string, request func()) {
 	w[what] = [2]time.Time{sent, time.Now()}
 }
 
-// writeForAWhile creates, changes and deletes secrets for that time, some of which existed, and renews a Lease all the while.
+// writeForAWhile creates, changes and deletes secrets for that time, some of which existed, and renews a Lease meanwhile.
 func (p *controlPlane) writeForAWhile(t *testing.T, total time.Duration, existing []string) writes {
 	t.Helper()
 	const lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"

@@ -161,7 +161,7 @@ func (a *audited) exporterSettings(kubeconfig string) exporter.Settings {
 	}
 	return exporter.Settings{
 		Dir: a.dir, Kubeconfig: kubeconfig, File: a.stream, Audit: audit,
-		Resources: []map[string]any{{"select": []string{"configmaps", "secrets", "deployments.apps", "replicasets.apps", "pods", "services"},
+		Resources: []map[string]any{{"select": []string{"configmaps", "secrets", "deployments.apps", "replicasets.apps", "pods", "services", "roles.rbac.authorization.k8s.io"},
 			"namespaces": map[string]any{"include": []string{"busy-*"}}}},
 	}
 }

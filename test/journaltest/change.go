@@ -79,6 +79,9 @@ func RandomChange(r *rand.Rand) *event.Change {
 		}
 	}
 	if r.IntN(3) == 0 {
+		c.Held = &event.HeldInfo{Sinks: list(), Wait: time.Duration(r.Int64() - r.Int64()), Released: r.IntN(2) == 0, Unknown: str()}
+	}
+	if r.IntN(3) == 0 {
 		c.Replay = &event.ReplayInfo{
 			ID: str(), Of: str(), Type: types[r.IntN(len(types))], State: str(), Count: r.Int() - r.Int(), Reason: str(),
 		}

@@ -84,13 +84,13 @@ var nativeMembers = []Member{
 	{Name: "replay", Type: "object", onTypes: replayTypes, requiredOn: replayTypes, schema: replaySchema,
 		Meaning: "`id` of the [replay](#replays); on `replayed` also `of` and `type`, on `replay.end` `state`, `count` and `reason`"},
 	{Name: "of", Type: "string", onTypes: orReplayed(attributedTypes), requiredOn: attributedTypes, Meaning: "`id` of the change that this record attributes"},
-	{Name: "by", Type: "object", onTypes: orReplayed(attributedTypes), schema: identitySchema,
-		Meaning: "the authenticated user: `user`, `uid`, `groups`, `impersonator`, `impersonationConstraint`; `verb`, `subresource` and `received` of the request; in `claimed` what the client chose: `userAgent`, `sourceIPs`, `auditID`. A [stamp](audit-trail.md#stamps) has the user only"},
-	{Name: "likely", Type: "object", onTypes: orReplayed(attributedTypes), schema: identitySchema,
+	{Name: "by", Type: "object", onTypes: orReplayed(changeTypes), schema: authorSchema,
+		Meaning: "the authenticated user: `user`, `uid`, `groups`, `impersonator`, `impersonationConstraint`; `verb`, `subresource` and `received` of the request; in `claimed` what the client chose: `userAgent`, `sourceIPs`, `auditID`. A [stamp](audit-trail.md#stamps) has the user only. On a change only with [`awaitAuthor`](audit-trail.md#waiting-for-the-author), and then `unknown`, the reason, if no user is named"},
+	{Name: "likely", Type: "object", onTypes: orReplayed(changeTypes), schema: identitySchema,
 		Meaning: "replaces `by` if `certainty` is `likely`: a guess"},
-	{Name: "requestedBy", Type: "object", onTypes: orReplayed(attributedTypes), schema: identitySchema,
+	{Name: "requestedBy", Type: "object", onTypes: orReplayed([]string{"deleted", "attributed"}), schema: identitySchema,
 		Meaning: "on a `deleted`, the user that requested the deletion, if `by` only completed it"},
-	{Name: "certainty", Type: "string", onTypes: orReplayed(attributedTypes), requiredOn: attributedTypes, values: []string{"exact", "likely"},
+	{Name: "certainty", Type: "string", onTypes: orReplayed(changeTypes), requiredOn: attributedTypes, values: []string{"exact", "likely"},
 		Meaning: "`exact`, see [audit-trail.md](audit-trail.md#what-exact-means), or [`likely`](audit-trail.md#guesses)"},
 	{Name: "deadLetter", Type: "object", schema: deadLetterSchema,
 		Meaning: "in a dead-letter topic: the `sink` that could not deliver it, and the `reason`"},
@@ -149,6 +149,9 @@ var (
 			{"userAgent", nonEmptyText("self-declared by the client")}, {"sourceIPs", namesSchema}, {"auditID", nonEmptyText("not unique: chosen by the client")},
 		}}}},
 	}}, {"required", []string{"user", "verb", "received", "claimed"}}}
+	authorSchema = node{{"anyOf", []node{identitySchema, {
+		{"properties", node{{"unknown", nonEmptyText("why no user is named")}}}, {"required", []string{"unknown"}}, {"additionalProperties", false},
+	}}}}
 	deadLetterSchema = node{{"properties", node{
 		{"sink", nonEmptyText("name of the sink")}, {"reason", textNode("for display")},
 	}}, {"required", []string{"sink", "reason"}}}

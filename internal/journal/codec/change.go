@@ -69,6 +69,12 @@ var changeParts = [...]changePart{
 			form.CodeEnum(&f.Coder, timeCodes, &c.ChangedAt.Source)
 		},
 	},
+	structPart(func(c *event.Change) **event.HeldInfo { return &c.Held }, func(f *form.Coder, h *event.HeldInfo) {
+		f.CodeTextList(&h.Sinks)
+		f.CodeTexts(&h.Unknown)
+		f.CodeBool(&h.Released)
+		form.CodeNumber(f, &h.Wait)
+	}),
 }
 
 func boolPart(of func(*event.Change) *bool) changePart {

@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/parts/await"
+)
+
+// holdRoles makes the route of Roles wait for authors, and (re)starts the exporter.
+func (a *audited) holdRoles(wait string) {
+	a.t.Helper()
+	if err := a.exporter.Stop(); err != nil {
+		a.t.Fatal(err)
+	}
+	err := a.exporter.Configure(func(s *exporter.Settings) {
+		s.Routes = []map[string]any{{"select": []string{"roles.rbac.authorization.k8s.io"}, "awaitAuthor": wait, "to": []any{map[string]any{"sink": "file"}}}}
+	})
+	if err == nil {
+		err = a.exporter.Start(a.t.Context())
+	}
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// createRole has a user create a Role, and returns its name.
+func (a *audited) createRole(user, n int) string {
+	a.t.Helper()
+	name := fmt.Sprint("role-", n)
+	a.newUser(user).mustDo(a.t, "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/busy-0/roles",
+		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"`+name+`"},"rules":[]}`)
+	return name
+}
+
+// awaitRecords waits for this many records of an object.
+func (a *audited) awaitRecords(name string, n int) (all []map[string]any) {
+	a.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; await.Pause(a.t, lookEvery) {
+		all = nil
+		for _, c := range a.readRecords() {
+			if c["name"] == name {
+				all = append(all, c)
+			}
+		}
+		if len(all) >= n {
+			return all
+		}
+		if time.Now().After(deadline) {
+			a.t.Fatalf("%d records of %s, want %d: %v", len(all), name, n, all)
+		}
+	}
+}
+
+// TestAChangeOfRBACComesWithItsAuthor in one record, where a route waits for that. When the time is over it comes without,
+// and the author follows. While no audit events arrive it comes without, too. Other changes do not wait. A kill while it
+// waits neither loses nor repeats it.
+func TestAChangeOfRBACComesWithItsAuthor(t *testing.T) {
+	relay := &auditRelay{mangle: passAll}
+	a := newAudited(t, relay.connectTo)
+	a.holdRoles(concludesIn)
+	role := a.createRole(1, 1)
+	named := a.awaitRecords(role, 1)[0]
+	if by, _ := named["by"].(map[string]any); named["type"] != "added" || by["user"] != writer(1) || named["certainty"] != "exact" {
+		t.Errorf("%v", named)
+	}
+
+	relay.setMangle(func(*auditRelay, []json.RawMessage) []json.RawMessage { return nil })
+	waiting := a.createRole(2, 2)
+	a.newUser(2).mustDo(t, "POST", "/api/v1/namespaces/busy-0/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"free"}}`)
+	a.awaitRecords("free", 1)
+	if err := a.exporter.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	a.holdRoles("1s") // what waits already keeps its time, which begins again
+	late := a.createRole(3, 3)
+	if by := a.awaitRecords(late, 1)[0]["by"]; fmt.Sprint(by) != "map[unknown:wait]" {
+		t.Errorf("%v", by)
+	}
+
+	relay.setMangle(passAll)
+	a.holdRoles("1ms")
+	followed := a.awaitRecords(a.createRole(4, 4), 2)
+	by, _ := followed[1]["by"].(map[string]any)
+	if fmt.Sprint(followed[0]["by"]) != "map[unknown:wait]" || followed[1]["type"] != "attributed" || by["user"] != writer(4) {
+		t.Errorf("%v", followed)
+	}
+	for name, want := range map[string]int{role: 1, waiting: 1, late: 1} {
+		if n := len(a.awaitRecords(name, want)); n != want {
+			t.Errorf("%d records of %s, want %d", n, name, want)
+		}
+	}
+}
