@@ -340,7 +340,7 @@ func (s *requestedSnapshots) advanceSignal(
 }
 
 // removeEnded stores the ends of signals, and then removes their requests: a source that emits one of them ends it. After a
-// failover that includes those whose end the state has, and neither this journal nor the stored scopes.
+// failover the state has ends that neither this journal nor the stored scopes have.
 func (s *requestedSnapshots) removeEnded(ctx context.Context) error {
 	if err := s.registry.SaveUnsaved(ctx); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// heldWorld is a journal whose changes a sink gets with their authors, and what was written to it.
+// heldWorld is a journal, of which a sink gets the changes with their authors, and what was written to it.
 type heldWorld struct {
 	t       *testing.T
 	rng     *rand.Rand
@@ -195,7 +195,7 @@ func (w *heldWorld) check() {
 }
 
 // TestHeldRecordsAreReleasedOnceAndInOrder with authors that come at random times, or not at all, and processes that end at
-// random moments. The cursor passes no record whose copy the sink has not settled.
+// random moments. The cursor passes a record once the sink has settled its copy.
 func TestHeldRecordsAreReleasedOnceAndInOrder(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -130,7 +131,7 @@ func validateSchema(rep *reporter, at string, s Sink) {
 		rep.addProblem(at+".schema", Problem{Message: "unknown schema", Found: strconv.Quote(s.Schema), Expected: "inline, or none of this key"})
 	case f != format.DebeziumInline || s.Kafka == nil:
 		rep.addProblem(at+".schema", Problem{Message: "rows have a schema in the format debezium in Kafka only",
-			Found: strconv.Quote(s.Schema), Expected: "format: debezium and kafka beside it"})
+			Found: "format: " + cmp.Or(s.Format, "json"), Expected: "format: debezium and kafka beside it"})
 	case s.Watermarks != 0:
 		rep.addProblem(at+".watermarks", Problem{Message: "a watermark is no row, and a topic with schema: inline has rows only",
 			Found: s.Watermarks.String(), Expected: "0s"})

@@ -108,7 +108,7 @@ func journalOf(records []event.Record, s *storedProgress) journalFuncs {
 	}
 }
 
-// afterTheStart returns a journal whose records come when what a start brings with it is over.
+// afterTheStart returns a journal with records that come when what a start brings with it is over.
 func afterTheStart(j journalFuncs) journalFuncs {
 	read, begins := j.read, time.Now().Add(startTakes)
 	j.read = func(ctx context.Context, after uint64) ([]event.Record, error) {

@@ -158,7 +158,7 @@ func TestACauseThatNeverRepeatsDoesNotFillTheLog(t *testing.T) {
 	for n := range 1000 {
 		c.Update(away(strings.Repeat("x", n)))
 	}
-	if n := len(log.Lines()); n != 4 {
+	if n := len(log.Lines()); n != 16 {
 		t.Errorf("%d lines", n)
 	}
 	if s := c.Status(); len(s.Cause) != 999 {

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// A fault of many members reaches them one after the other. A Set waits until no further member has changed for the quiet
-// time, but no longer than the maximum delay, and then logs one line per code. Members notice a recovery, and what the
-// fault cost, at their own next attempts, so that these delays are longer.
+// A fault of many members reaches them in succession. A Set waits until no other member has changed for the quiet time, at
+// most the maximum delay, and then logs one line per code. Members notice a recovery at their next attempts: later.
 const (
 	quietTimeFault    = time.Second
 	maxDelayFault     = 5 * time.Second
@@ -21,7 +20,7 @@ const (
 
 // maxLoggedCauses bounds the causes that are logged during one failure, so that a cause with a varying name does not fill
 // the log. Causes that differ in numbers only are logged once.
-const maxLoggedCauses = 4
+const maxLoggedCauses = 16
 
 // Set holds conditions of one kind by name. It is safe for concurrent use.
 type Set struct {
@@ -132,8 +131,7 @@ func (s *Set) Close() {
 	s.writer.Wait()
 }
 
-// comesWithAStart are the codes of what ends by itself: topics and their leaders are made, and brokers are busy with that.
-// What somebody has to correct, such as an address or a password, is said at once.
+// comesWithAStart are the codes of what may end by itself, unlike a wrong address or password, which is said at once.
 var comesWithAStart = []Code{SinkTargetMissing, SinkTimeout, SinkBusy, SinkFailing}
 
 // scheduleLines queues the line of a transition that has just come, or delays it. Requires s.mu.
@@ -193,9 +191,8 @@ func (s *Set) queueLines() {
 	}
 }
 
-// isNews records that the pending transition is in the log, and reports whether it has to be written for that: unless a
-// failure ended before its line was due, or the log has the cause already, from this failure or from another one meanwhile.
-// known are the causes that it has. Requires s.mu.
+// isNews records that the pending transition is in the log, and reports whether it has to be written for that: unless the
+// failure has ended before, or the log has the cause, of this failure or of another, which known has. Requires s.mu.
 func (c *Condition) isNews(known map[problemKey]bool) bool {
 	failing, t := len(c.inLog) > 0, c.pending
 	switch {
@@ -209,8 +206,7 @@ func (c *Condition) isNews(known map[problemKey]bool) bool {
 	return !failing || !known[t.key]
 }
 
-// queueLine queues the line for transitions of members to or from one code, with the further attributes of one that is alone.
-// Requires s.mu.
+// queueLine queues a line for transitions to or from one code, with the attributes of one alone. Requires s.mu.
 func (s *Set) queueLine(alike []transition) {
 	t, all := alike[0], []Status(nil)
 	for _, one := range alike {

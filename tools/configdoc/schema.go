@@ -25,7 +25,7 @@ var allowedValues = map[string][]string{
 	"resources[].before":      {"none", "full"},
 	"resources[].changed":     {"none", "paths", "values"},
 	"sinks[].format":          {"json", "cloudevents", "cloudevents-structured", "debezium", "upsert"},
-	"sinks[].schema":          {"inline"},
+	"sinks[].schema":          {"", "inline"},
 	"sinks[].onOversize":      {"reduce", "deadLetter"},
 	"journal.sync":            {"always", "interval"},
 	"log.level":               {"debug", "info", "warn", "error"},

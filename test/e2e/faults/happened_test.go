@@ -119,7 +119,8 @@ func (r *replacingResponse) Write(p []byte) (int, error) {
 // Unwrap lets a response controller flush.
 func (r *replacingResponse) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// webhookSlow has a receiver that takes a second for each change, one after the other, and gets more than the test waits for.
+// webhookSlow has a receiver that takes a second for each change, one after the other, and gets more than the test
+// waits for.
 func (c *fixture) webhookSlow() {
 	const takes, changes = time.Second, 1000
 	server := c.receiver(func(string) int {
