@@ -25,8 +25,7 @@ type heldWorld struct {
 
 	versions  map[string]int
 	unnamed   []*event.Change // that may get an author yet
-	crowded   bool
-	delivered uint64 // up to where the sink has settled everything
+	delivered uint64          // up to where the sink has settled everything
 }
 
 func newHeldWorld(t *testing.T, seed uint64) *heldWorld {

@@ -146,7 +146,7 @@ func (h *History) diffOne(ctx context.Context, s Scope, from, to Moment, doubt D
 		if err != nil {
 			return err
 		}
-		order := 0
+		var order int
 		switch {
 		case !more:
 			order = 1
@@ -201,7 +201,9 @@ func (h *History) Blame(ctx context.Context, s Scope) ([]Blame, error) {
 			return nil, err
 		}
 		for _, row := range carried {
-			b.addRow(row, s)
+			if err := b.addRow(row, s); err != nil {
+				return nil, err
+			}
 		}
 		for row, err := range h.snapshot.Rows(ctx, history.Query{Match: match}) {
 			if err == nil {

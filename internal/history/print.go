@@ -80,10 +80,10 @@ func (e *Entry) line() string {
 	if who := e.who(); who != "" {
 		parts = append(parts, " by "+who)
 	}
-	switch {
-	case e.Type == missing:
+	switch e.Type {
+	case missing:
 		parts = append(parts, " gone: deleted after "+formatTime(e.NotBefore))
-	case e.Type == found:
+	case found:
 		parts = append(parts, " found by a list")
 	}
 	if e.Time.Sub(e.NotBefore) >= exactWithin && !e.NotBefore.IsZero() && e.Type != missing {

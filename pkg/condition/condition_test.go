@@ -74,7 +74,9 @@ func TestWhatEndsWithinAStartIsOneLine(t *testing.T) {
 		begin := func() *condition.Condition {
 			return condition.New(logs.WithoutTime(&log), "sink/main", starting).QuietUntil(time.Now().Add(30 * time.Second))
 		}
-		missing := func(cause string) condition.Problem { return condition.Problem{Code: condition.SinkTargetMissing, Cause: cause} }
+		missing := func(cause string) condition.Problem {
+			return condition.Problem{Code: condition.SinkTargetMissing, Cause: cause}
+		}
 		ends, lasts, stopped, wrong := begin(), begin(), begin(), begin()
 		wrong.Update(away("refused"))
 		for range 3 {

@@ -14,7 +14,7 @@ func TestASecretInAFileIsReadEachTime(t *testing.T) {
 	if _, err := s.Read(); err == nil {
 		t.Error("a file that is not there was read")
 	}
-	for content, want := range map[string]string{"hunter2\n": "hunter2", " two\nlines \r\n": " two\nlines ", "plain": "plain"} {
+	for content, want := range map[string]string{"hunter2\n": "hunter2", "two\nlines \r\n": "two\nlines ", "plain": "plain"} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}

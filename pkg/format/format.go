@@ -77,7 +77,7 @@ func (f Format) NeedsHeaders() bool { return f == CloudEvents || f.HasRows() }
 // former one: if keys identify rows, such a record would delete or replace the row, so it must not be sent. A control record
 // has no row.
 func (f Format) CanRepresent(c *event.Change) bool {
-	return !(c.Type.IsBeside() && f.HasRows() || c.Type.IsControl() && f == DebeziumInline)
+	return (!c.Type.IsBeside() || !f.HasRows()) && (!c.Type.IsControl() || f != DebeziumInline)
 }
 
 // AppendValue appends c, as the value of a record or the payload of a message, to b and returns the extended slice. It

@@ -138,7 +138,7 @@ func (s *fixture) awaitInHistory(dir string) {
 	want := &oracle.History{Existing: existing}
 	end, err := s.etcd.Revision(s.t.Context())
 	s.must(err)
-	waits := ""
+	var waits string
 	for deadline := time.Now().Add(arriveWithin); ; await.Pause(s.t, lookEvery) {
 		waits = ""
 		for _, r := range s.resources {

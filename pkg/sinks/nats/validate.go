@@ -69,7 +69,8 @@ func (c Config) validateURL() error {
 // validateCleartext refuses to send a password or token in cleartext without allowCleartextCredentials. A loopback address
 // is no exception, because a server may announce others to connect to. Seeds and .creds files only sign a challenge.
 func (c Config) validateCleartext() error {
-	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || c.validateURL() != nil {
+	isValid := c.validateURL() == nil // else that is the error
+	if c.AllowCleartextCredentials || c.TLS != (TLS{}) || !isValid {
 		return nil
 	}
 	for i, address := range strings.Split(c.URL, ",") {
