@@ -209,7 +209,7 @@ func mergeStatuses(alike []Status) Status {
 	m, whole, known := alike[0], false, map[string]bool{}
 	var members, causes []string
 	for _, s := range alike {
-		if masked := maskNumbers(s.Cause); !known[masked] {
+		if masked := maskNumbers(s.Cause); masked != "" && !known[masked] {
 			known[masked], causes = true, append(causes, s.Cause)
 		}
 		whole, members = whole || len(s.Members) == 0, append(members, s.Members...)

@@ -135,7 +135,7 @@ func TestUnshippableDeadLetterIsReportedAndKept(t *testing.T) {
 	before := len(readFile(t, filepath.Join(dir, "exporter.log"))) // a new topic takes its time, which may be reported
 	s.must(s.kafka.Kill())
 	s.must(s.cluster.Create(t.Context(), heavy(workload.ConfigMaps), s.name, "refused"))
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "; sink/nats: a rejected change blocks its lane")
+	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "; sink/nats: no lane delivers, 1 of 1 wait")
 	s.awaitMetric(`kubecdc_sink_dead_letters_held{sink="nats"}`, "1")
 	s.awaitAnswer("/", http.StatusOK, "dead letters wait for sink kafka: ")
 	s.must(s.kafka.Restart(t.Context()))

@@ -33,7 +33,7 @@ func TestNamespacesCreatedLaterAreWatched(t *testing.T) {
 	s.must(s.exporter.Start(t.Context()))
 	s.awaitMetric(fmt.Sprintf(`kubecdc_resource_state{resource="services;ns=%s-later",state="forbidden"}`, s.name), "1")
 	s.awaitMetric(fmt.Sprintf(`kubecdc_namespace_missing{name="%s-later"}`, s.name), "1")
-	s.awaitAnswer("/readyz", http.StatusOK, s.name+"-later NamespaceMissing: ")
+	s.awaitAnswer("/readyz", http.StatusOK, fmt.Sprintf("NamespaceMissing: 2 (%[1]s-later, %[1]s-team-*): ", s.name))
 	want := map[string]bool{}
 	for _, namespace := range []string{"-team-a", "-team-b", "-team-b-secret", "-teams", "-later"} {
 		s.must(s.cluster.CreateNamespace(t.Context(), s.name+namespace))

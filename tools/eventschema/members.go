@@ -140,7 +140,7 @@ var (
 	}}, {"required", []string{"epoch", "sequence", "lane", "lanes"}}, {"dependentRequired", node{
 		{"algorithm", []string{"count", "digest"}}, {"count", []string{"algorithm", "digest"}}, {"digest", []string{"algorithm", "count"}},
 	}}}
-	identitySchema = node{{"properties", node{
+	identityMembers = node{
 		{"user", nonEmptyText("effective user of the request")}, {"uid", nonEmptyText("of the user")}, {"groups", namesSchema}, {"impersonator", nonEmptyText("authenticated user that acted as user")},
 		{"impersonationConstraint", nonEmptyText("verb of the constrained impersonation that allowed it")},
 		{"verb", nonEmptyText("of the request")}, {"subresource", nonEmptyText("status, scale, …; absent for the object itself")},
@@ -148,10 +148,13 @@ var (
 		{"claimed", node{{"type", "object"}, {"properties", node{
 			{"userAgent", nonEmptyText("self-declared by the client")}, {"sourceIPs", namesSchema}, {"auditID", nonEmptyText("not unique: chosen by the client")},
 		}}}},
-	}}, {"required", []string{"user", "verb", "received", "claimed"}}}
-	authorSchema = node{{"anyOf", []node{identitySchema, {
-		{"properties", node{{"unknown", nonEmptyText("why no user is named")}}}, {"required", []string{"unknown"}}, {"additionalProperties", false},
-	}}}}
+	}
+	identityRequired = member{"required", []string{"user", "verb", "received", "claimed"}}
+	identitySchema   = node{{"properties", identityMembers}, identityRequired}
+	authorSchema     = node{
+		{"properties", identityMembers.withMembers(member{"unknown", nonEmptyText("why no user is named")})},
+		{"oneOf", []node{{identityRequired}, {{"required", []string{"unknown"}}}}},
+	}
 	deadLetterSchema = node{{"properties", node{
 		{"sink", nonEmptyText("name of the sink")}, {"reason", textNode("for display")},
 	}}, {"required", []string{"sink", "reason"}}}

@@ -65,7 +65,7 @@ var faults = []fault{
 	{"the journal is at its bound", (*fixture).journalFull, "JournalFull SinkBusy", "[-]journal", "journal.maxBytes", []string{"JournalBlocked", "SinkDown webhook"}},
 	{"the journal is broken", (*fixture).journalBroken, "JournalRecovered", "[!]journal", "was broken", one("JournalRecovered")},
 	{"the bus of the state is away", (*fixture).stateAway, "FailoverFailing", "[-]replica", "not connected to NATS at 127.0.0.1:", one("NoneActive")},
-	{"no exporter may read the Lease", (*fixture).leaseForbidden, "LeaseUnknown", "[-]replica", "knows of no other one that is", one("NoneActive")},
+	{"no exporter may read the Lease", (*fixture).leaseForbidden, "LeaseUnknown", "[-]replica", "knows of no other one that is", []string{"Degraded", "NoneActive"}},
 	{"two deployments use one state", (*fixture).stateShared, "StateRefused", "[-]replica", "belongs to the exporters of the Lease", one("NotReady")},
 	{"an election with a stream that takes no batches", (*fixture).streamTakesNoBatches, "SinkMisconfigured", "[-]sink/nats", "serves no election", one("SinkDown nats")},
 	{"audit events do not come", (*fixture).auditSilent, "AuditSilent", "[!]audit", "no audit event came", one("AuditSilent")},
