@@ -72,7 +72,7 @@ func TestErrorsNameTheFieldAndWhatIsExpected(t *testing.T) {
 		`kafka.sasl.oauth.tokenURL: expected the address of a token endpoint`: func(c *Config) {
 			c.SASL = auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: auth.OAuth{TokenURL: "idp"}}
 		},
-		`kafka.sasl.oauth.clientSecret, kafka.sasl.oauth.clientSecretFile: expected exactly one`: func(c *Config) {
+		`kafka.sasl.oauth.clientSecret: missing`: func(c *Config) {
 			c.SASL = auth.SASL{Mechanism: "oauthbearer", AllowCleartextCredentials: true, OAuth: auth.OAuth{TokenURL: "https://idp/token", ClientID: "c"}}
 		},
 	} {
