@@ -186,7 +186,7 @@ func (s *Set) queueLines() {
 		}
 	}
 	s.others, s.firstPending = nil, time.Time{}
-	for _, alike := range groupBy(due, func(t transition) [2]Code { return [...]Code{t.to.Code, t.ended} }) {
+	for _, alike := range groupBy(due, func(t transition) Code { return t.to.Code }) {
 		s.queueLine(alike)
 	}
 }
