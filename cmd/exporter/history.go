@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,26 +35,21 @@ standard error, and the exit code is 5.`,
 type historyFlags struct {
 	dir       string
 	namespace string
-	output    string
-	formats   []string
+	output    *choice
 }
 
 func addHistoryFlags(cmd *cobra.Command, formats ...string) *historyFlags {
-	f := &historyFlags{formats: formats}
+	f := &historyFlags{}
 	cmd.Flags().StringVar(&f.dir, "dir", defaultHistory, "folder of the history")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "only this namespace; all without")
 	cmd.Flags().BoolP("all-namespaces", "A", false, "all namespaces, as without -n")
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
-	cmd.Flags().StringVarP(&f.output, "output", "o", formats[0], "form: "+strings.Join(formats, ", "))
-	completeFlag(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	f.output = choiceFlag(cmd, "output", "o", "form: "+strings.Join(formats, ", "), formats...)
 	return f
 }
 
 // ask opens the history, and has a question answered about the scope that the arguments name.
 func (f *historyFlags) ask(cmd *cobra.Command, args []string, answer func(context.Context, *history.History, history.Scope) error) error {
-	if !slices.Contains(f.formats, f.output) {
-		return fmt.Errorf("--output %q: expected one of %s", f.output, strings.Join(f.formats, ", "))
-	}
 	ctx, stop := untilInterrupted(cmd.Context())
 	defer stop()
 	h, err := history.Open(f.dir)
@@ -140,7 +134,7 @@ its change has a line of its own then.`,
 			return err
 		}
 		return f.ask(cmd, args, func(ctx context.Context, h *history.History, s history.Scope) error {
-			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output}
+			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output.value}
 			o := history.LogOptions{Scope: s, Since: moments[0], Until: moments[1], By: *by, Path: *path}
 			if err := h.Log(ctx, o, p.PrintEntry); err != nil || !*follow {
 				return err
@@ -168,7 +162,7 @@ func historyGetCommand() *cobra.Command {
 			return err
 		}
 		return f.ask(cmd, args, func(ctx context.Context, h *history.History, s history.Scope) error {
-			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output, Single: s.Name != "" && f.namespace != ""}
+			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output.value, Single: s.Name != "" && f.namespace != ""}
 			found, doubt, err := h.Print(ctx, &p, s, m)
 			if err != nil {
 				return err
@@ -202,7 +196,7 @@ func historyDiffCommand() *cobra.Command {
 			return err
 		}
 		return f.ask(cmd, args, func(ctx context.Context, h *history.History, s history.Scope) error {
-			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output}
+			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output.value}
 			doubt, err := h.Diff(ctx, s, moments[0], h.OrNewest(moments[1]), p.PrintDifference)
 			if err != nil {
 				return err
@@ -232,7 +226,7 @@ that of a list: the field may have had its value for longer.`,
 			if err != nil {
 				return err
 			}
-			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output}
+			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output.value}
 			return p.PrintBlames(all)
 		})
 	}

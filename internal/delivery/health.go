@@ -261,9 +261,11 @@ func (h *health) currentProblem(s Stats, now time.Time, paused bool) condition.P
 		return condition.Caused(condition.ProgressUnstored, h.storeFailure)
 	case !h.outage.IsZero():
 		p := h.newest.Problem
-		if lanes := h.lanesBy(func(a *attempt) bool { return a.failure.Code == p.Code })[p.Code]; slices.Contains(causesOfLanes, p.Code) && len(lanes) > 0 {
-			p = h.attempts[lanes[0]].failure.Problem
-			p.Cause = condition.Status{Problem: p, Members: labelsOf(lanes), Of: s.Lanes}.CauseText()
+		if slices.Contains(causesOfLanes, p.Code) {
+			if lanes := h.lanesBy(func(a *attempt) bool { return a.failure.Code == p.Code })[p.Code]; len(lanes) > 0 {
+				p = h.attempts[lanes[0]].failure.Problem
+				p.Cause = condition.Status{Problem: p, Members: labelsOf(lanes), Of: s.Lanes}.CauseText()
+			}
 		}
 		p.Severity = condition.NotReady // of a lane alone the same problem may be a warning
 		if s.Lanes > 0 {

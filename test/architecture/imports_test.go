@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 
 	"pkg/sinks":                  {"pkg/condition", "pkg/event", "pkg/format"},
 	"pkg/sinks/stdout":           {"pkg/event", "pkg/format", "pkg/sinks", "pkg/condition"},
-	"pkg/sinks/history":          {"pkg/condition", "pkg/event", "pkg/history", "pkg/rawjson", "pkg/sinks"},
+	"pkg/sinks/history":          {"pkg/ratelimit", "pkg/condition", "pkg/event", "pkg/history", "pkg/rawjson", "pkg/sinks"},
 	"pkg/sinks/kafka":            {"pkg/credentials", "pkg/resourceversion", "pkg/event", "pkg/form", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/condition", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/state"},
 	"pkg/sinks/kafka/auth":       {"pkg/credentials"},
 	"pkg/sinks/kafka/cluster":    {"pkg/condition", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"},

@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/history"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -120,14 +121,7 @@ func (s *Sink) waitToWrite(ctx context.Context, batch []sinks.Message) error {
 	if wait <= 0 || len(batch) > batchMessages/2 || size > batchBytes/2 {
 		return ctx.Err()
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return ratelimit.Sleep(ctx, wait)
 }
 
 // act does something at the disk, which may hang. If ctx ends first, that continues, and act returns the error of ctx.
