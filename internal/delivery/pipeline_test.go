@@ -76,7 +76,7 @@ func TestOneFailingLaneDelaysNoOther(t *testing.T) {
 		}
 		p.log.wantOnce(t, "other lanes continue")
 		p.drainUpTo(t, 5)
-		p.log.wantOnce(t, "msg=delivers")
+		p.log.wantOnce(t, "ended=SinkFailing")
 	})
 }
 

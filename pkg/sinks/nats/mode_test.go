@@ -93,7 +93,7 @@ func TestABucketHoldsTheNewestWatermarkOfEachScope(t *testing.T) {
 	js := connectClient(t, server.URL())
 	for _, f := range format.All() {
 		cfg := bucketConfig(server.URL())
-		cfg.Bucket, cfg.Create.MaxBytes = f.String(), 1<<30
+		cfg.Bucket, cfg.Create.MaxBytes = f.String(), 1<<20 // a server reserves it
 		s, err := New(cfg, f, discardLog)
 		if err != nil {
 			t.Fatal(err)
