@@ -221,6 +221,7 @@ type SinkStatus struct {
 // AuditStatus is the state of attribution.
 type AuditStatus struct {
 	attribution.Stats
+	Held      int    `metric:"kubecdc_attribution_held_records" help:"Records that awaitAuthor holds back."`
 	Refused   uint64 `metric:"kubecdc_audit_refused_total" help:"Connections and requests of clients that audit.webhook does not name, or without a certificate of its authorities."`
 	Malformed uint64 `metric:"kubecdc_audit_malformed_total" help:"Bodies and lines that were no audit events."`
 }

@@ -147,6 +147,7 @@ type attributionRunner struct {
 	intakes    []intake
 	counters   *audit.Counters // nil if they are not read
 	stamps     *stamp.Guard    // nil without stamps
+	holder     *attribution.Holder
 
 	tasks []*task // in the order of their start
 }
@@ -192,7 +193,7 @@ func newAttributionRunner(
 	if !c.Enabled() {
 		return nil, nil
 	}
-	n, ruleOf := &attributionRunner{}, selection.Owners(config.SelectionRules(cfg.Resources))
+	n, ruleOf := &attributionRunner{holder: holder}, selection.Owners(config.SelectionRules(cfg.Resources))
 	selected := func(group, resource string) bool {
 		_, yes := ruleOf(event.Resource{Group: group, Resource: resource})
 		return yes
@@ -289,7 +290,7 @@ func (n *attributionRunner) auditStatus() *admin.AuditStatus {
 	if n == nil {
 		return nil
 	}
-	a := &admin.AuditStatus{Stats: n.attributor.Stats()}
+	a := &admin.AuditStatus{Stats: n.attributor.Stats(), Held: n.holder.Held()}
 	if n.webhook != nil {
 		a.Refused = n.webhook.RejectedRequests()
 	}

@@ -212,6 +212,16 @@ func (h *Holder) newHeld(r event.Record) *heldRecord {
 	return p
 }
 
+// Held returns how many records wait. A nil Holder holds none.
+func (h *Holder) Held() int {
+	if h == nil {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.pending)
+}
+
 // RecordUnresolved records that a change has no author, for this reason.
 func (h *Holder) RecordUnresolved(offset uint64, reason Reason) {
 	h.mu.Lock()

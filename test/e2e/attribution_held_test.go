@@ -72,6 +72,9 @@ func TestAChangeOfRBACComesWithItsAuthor(t *testing.T) {
 	waiting := a.createRole(2, 2)
 	a.newUser(2).mustDo(t, "POST", "/api/v1/namespaces/busy-0/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"free"}}`)
 	a.awaitRecords("free", 1)
+	if n := a.sumMetric("kubecdc_attribution_held_records"); n != 1 {
+		t.Errorf("%v records are held, want 1", n)
+	}
 	if err := a.exporter.Kill(); err != nil {
 		t.Fatal(err)
 	}
