@@ -3,10 +3,14 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
@@ -72,7 +76,7 @@ func TestAChangeOfRBACComesWithItsAuthor(t *testing.T) {
 	waiting := a.createRole(2, 2)
 	a.newUser(2).mustDo(t, "POST", "/api/v1/namespaces/busy-0/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"free"}}`)
 	a.awaitRecords("free", 1)
-	if n := a.sumMetric("kubecdc_attribution_held_records"); n != 1 {
+	if n := a.sumMetric(held); n != 1 {
 		t.Errorf("%v records are held, want 1", n)
 	}
 	if err := a.exporter.Kill(); err != nil {
@@ -95,6 +99,53 @@ func TestAChangeOfRBACComesWithItsAuthor(t *testing.T) {
 	for name, want := range map[string]int{waiting: 1, late: 1} {
 		if all := a.awaitRecords(name, want); len(all) != want {
 			t.Errorf("%d records of %s, want %d: %v", len(all), name, want, all)
+		}
+	}
+}
+
+// TestAFailoverWhileChangesWaitForAuthors loses, repeats and reorders nothing: the active one of two is killed with its
+// volume while changes wait, and the other one has only the state.
+func TestAFailoverWhileChangesWaitForAuthors(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments}
+	log := filepath.Join(t.TempDir(), "audit.log") // no audit event comes
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	forEachStateBus(t, kinds, func(p *replicas, _ stateBus) {
+		p.start()
+		for range 3 {
+			load := p.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: failoverRate}, kinds)
+			killed := p.active()
+			p.awaitHeld(killed)
+			p.kill(killed)
+			p.down[killed] = true
+			next := p.active()
+			p.awaitHeld(next)
+			load.Stop()
+			p.awaitAll()
+			p.awaitCovered(next)
+			p.must(killed.Start(p.t.Context()))
+			p.down[killed] = false
+		}
+		p.judge(oracle.Rules{})
+	}, func(s *exporter.Settings) {
+		s.Audit = map[string]any{"files": []string{log}, "countersEvery": "0s"}
+		s.Routes = []map[string]any{
+			{"select": []string{"configmaps"}, "awaitAuthor": "2s", "to": []any{map[string]any{"sink": "kafka"}, map[string]any{"sink": "nats"}}},
+			{"select": []string{"deployments.apps"}, "to": []any{map[string]any{"sink": "kafka"}, map[string]any{"sink": "nats"}}},
+		}
+	})
+}
+
+// held is the metric of the records that wait for their authors.
+const held = "kubecdc_attribution_held_records"
+
+// awaitHeld waits until changes wait for their authors.
+func (p *replicas) awaitHeld(e *exporter.Exporter) {
+	p.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); series(metricsOf(p.t, e), held)[held] == 0; await.Pause(p.t, lookEvery) {
+		if time.Now().After(deadline) {
+			p.t.Fatalf("nothing waits for an author after %v", arriveWithin)
 		}
 	}
 }
