@@ -244,6 +244,14 @@ func TestTheDemoShowsEveryChangeAndLeavesNothing(t *testing.T) {
 		[]string{"LIST requests since its restart: 0"},
 		[]string{"missing", " 0"},
 		[]string{"Nothing is lost."},
+		[]string{"> exporter history log deploy/web -n shop"},
+		[]string{"+ deployments.apps shop/web", "by alice"},
+		[]string{"by autoscaler", "spec.replicas: 2 → 5"},
+		[]string{"by pipeline", "nginx:1.27 → nginx:1.29"},
+		[]string{"spec.replicas: 5 → 9"},
+		[]string{"- deployments.apps shop/web"},
+		[]string{"> exporter history blame configmap/settings -n shop"},
+		[]string{"bob", "data.theme: dark"},
 		[]string{"bin/exporter run --config my.yaml"},
 	)
 	// Changes of different objects during the absence may arrive in any order.

@@ -19,6 +19,7 @@ const epilogue = `
        bin/exporter validate --config my.yaml
        bin/exporter run --config my.yaml          # uses $KUBECONFIG or ~/.kube/config
 
+   Without a bus:    bin/exporter run --history ./history, then bin/exporter history log
    In a cluster:     docs/quickstart.md#in-a-cluster-on-kind (builds the image: none is published)
    Every key:        configs/reference.yaml, docs/configuration.md
    To play by hand:  (cd test/demo && go run . --keep)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -26,6 +27,7 @@ type exporter struct {
 	program string
 	config  string
 	log     string
+	dir     string // its working directory, where configs/demo.yaml has the history
 	admin   string // address of its HTTP server
 	env     []string
 	running *process.Process // nil while it does not run
@@ -40,7 +42,7 @@ func newExporter(program, config, dir, kubeconfig, natsURL string) (*exporter, e
 	if err != nil {
 		return nil, err
 	}
-	e := &exporter{program: program, config: config, log: filepath.Join(dir, "exporter.log"), admin: ports.Address(free[0])}
+	e := &exporter{program: program, config: config, log: filepath.Join(dir, "exporter.log"), dir: dir, admin: ports.Address(free[0])}
 	e.env = append(environment(os.Environ()),
 		"KUBECONFIG="+kubeconfig,
 		"KUBECDC_NATS_URL="+natsURL,
@@ -64,7 +66,7 @@ func environment(from []string) []string {
 // start returns when the exporter reports ready.
 func (e *exporter) start(ctx context.Context) error {
 	p, err := process.Start(ctx, process.Options{
-		Name: "exporter", Path: e.program, Args: []string{"run", "--config", e.config}, Env: e.env, Log: e.log,
+		Name: "exporter", Path: e.program, Args: []string{"run", "--config", e.config}, Env: e.env, Dir: e.dir, Log: e.log,
 		Ready: e.ready, ReadyTimeout: readyWithin, Grace: readyWithin,
 	})
 	if err != nil {
@@ -91,28 +93,47 @@ func (e *exporter) stop() error {
 	return errors.Join(p.Stop(), p.Result())
 }
 
+// ask runs one of the exporter's commands in its directory, and returns what it prints.
+func (e *exporter) ask(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, e.program, args...)
+	cmd.Env, cmd.Dir = e.env, e.dir
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("exporter %s: %w\n%s", strings.Join(args, " "), err, output)
+	}
+	return string(output), err
+}
+
 func (e *exporter) ready(ctx context.Context) error {
 	_, err := e.get(ctx, "/readyz")
 	return err
 }
 
+// historyWritten is a metric with the value that says that the history has everything.
+const historyWritten = `kubecdc_sink_backlog_changes\{sink="history"\} 0`
+
 // awaitLive returns when the exporter watches a resource.
 func (e *exporter) awaitLive(ctx context.Context, resource string) error {
 	// Behind the resource's name stands what else is selected: namespaces, labels.
-	live := regexp.MustCompile(`(?m)^kubecdc_resource_state\{resource="` + regexp.QuoteMeta(resource) + `(;[^"]*)?",state="live"\} 1$`)
+	return e.awaitMetric(ctx, `kubecdc_resource_state\{resource="`+regexp.QuoteMeta(resource)+`(;[^"]*)?",state="live"\} 1`)
+}
+
+// awaitMetric returns when a line of the metrics is this expression.
+func (e *exporter) awaitMetric(ctx context.Context, line string) error {
+	wanted := regexp.MustCompile("(?m)^" + line + "$")
 	ctx, cancel := context.WithTimeout(ctx, arriveWithin)
 	defer cancel()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
 		text, err := e.get(ctx, "/metrics")
-		if err == nil && live.Match(text) {
+		if err == nil && wanted.Match(text) {
 			return nil
 		}
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return fmt.Errorf("the exporter does not watch %s: %w", resource, errors.Join(ctx.Err(), err))
+			return fmt.Errorf("the exporter's metrics do not have %s: %w", line, errors.Join(ctx.Err(), err))
 		}
 	}
 }

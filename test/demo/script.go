@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 const shop = "shop" // the namespace of the script
@@ -33,7 +34,7 @@ func run(ctx context.Context, options options, out *narrator) error {
 }
 
 func (s *script) play(ctx context.Context) error {
-	acts := []func(context.Context) error{s.listen, s.change, s.extend, s.kill, s.count}
+	acts := []func(context.Context) error{s.listen, s.change, s.extend, s.kill, s.count, s.remember}
 	for _, act := range acts {
 		if err := act(ctx); err != nil {
 			return s.explain(ctx, err)
@@ -148,6 +149,27 @@ func (s *script) count(ctx context.Context) error {
 		return fmt.Errorf("%d changes are missing, %d came out of order, %d gap records: %s", t.missing, t.reversed, t.gaps, some(s.account.missing()))
 	}
 	s.out.verdict(true, "Nothing is lost.")
+	return nil
+}
+
+// remember asks the history on disk for what has been. It writes for a moment longer than the subscriber reads.
+func (s *script) remember(ctx context.Context) error {
+	s.out.act("Ask what was",
+		"The exporter also keeps a history in a folder of Parquet files. It answers when all is over, like git log, git show and git blame.")
+	if err := s.exporter.awaitMetric(ctx, historyWritten); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"history", "log", "deploy/web", "-n", shop},
+		{"history", "blame", "configmap/settings", "-n", shop},
+	} {
+		s.out.action("exporter " + strings.Join(args, " "))
+		answer, err := s.exporter.ask(ctx, args...)
+		if err != nil {
+			return err
+		}
+		s.out.text(answer)
+	}
 	return nil
 }
 
