@@ -73,9 +73,13 @@ func (e *Exporter) Start(ctx context.Context) error { return e.start(ctx, e.Read
 func (e *Exporter) Launch(ctx context.Context) error { return e.start(ctx, nil) }
 
 func (e *Exporter) start(ctx context.Context, ready func(context.Context) error) error {
-	command := append(slices.Clone(e.settings.Wrap), e.program, "run", "--config", e.config)
+	command, env := append(slices.Clone(e.settings.Wrap), e.program, "run", "--config", e.config), append(os.Environ(), e.settings.Env...)
+	if e.settings.History != "" {
+		command = append(command[:len(command)-2], "--history", e.settings.History)
+		env = append(env, "KUBECONFIG="+e.settings.Kubeconfig, "KUBECDC_ADMIN_LISTEN="+e.address)
+	}
 	p, err := process.Start(ctx, process.Options{
-		Name: "exporter", Path: command[0], Args: command[1:], Env: append(os.Environ(), e.settings.Env...), Dir: e.settings.Dir, Log: e.Log(),
+		Name: "exporter", Path: command[0], Args: command[1:], Env: env, Dir: e.settings.Dir, Log: e.Log(),
 		Ready: ready, ReadyTimeout: readyWithin, Grace: readyWithin,
 	})
 	if err != nil {

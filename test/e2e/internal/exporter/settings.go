@@ -25,6 +25,9 @@ type Settings struct {
 	// Sinks are whole sinks, as in the file, in the place of all others.
 	Sinks []map[string]any
 
+	// History is the folder of a history that is written without a configuration file: nothing else counts then.
+	History string
+
 	KafkaBrokers []string
 	TopicPrefix  string // topics are PREFIX.RESOURCE
 	NATSURL      string
