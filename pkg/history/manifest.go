@@ -27,6 +27,7 @@ type Manifest struct {
 	Format  int    `json:"format"`  // FormatVersion
 	Version int64  `json:"version"` // number of the commit
 	Writer  string `json:"writer"`  // an identity of one process's turn
+	History string `json:"history"` // an identity of the folder's content, made with the first commit
 	Files   []File `json:"files"`
 }
 

@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
@@ -22,6 +23,9 @@ type ID [16]byte
 type FencedError struct{ Writer string }
 
 func (e *FencedError) Error() string { return "the history was claimed by writer " + e.Writer }
+
+// ErrGone means that the folder has lost the history while a writer had claimed it.
+var ErrGone = errors.New("the history is gone")
 
 // keptManifests is how many older manifests stay, for readers that have just looked for the newest.
 const keptManifests = 8
@@ -66,6 +70,7 @@ func (w *Writer) claim() (err error) {
 	if w.manifest, err = ReadManifest(w.dir); err != nil {
 		return err
 	}
+	w.manifest.History = cmp.Or(w.manifest.History, strings.ToLower(rand.Text()[:12]))
 	if err := w.commit(w.manifest.Files); err != nil {
 		return err
 	}
@@ -84,7 +89,7 @@ func (w *Writer) claim() (err error) {
 }
 
 // Begin comes before the first NewBatch, and before each that follows an error. After a commit that failed it finds out
-// whether that was made. It is a *FencedError if another writer has claimed the history.
+// whether that was made. It is a *FencedError if another writer has claimed the history, and ErrGone if that is gone.
 func (w *Writer) Begin() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +105,7 @@ func (w *Writer) begin() error {
 		return err
 	}
 	if m.Version == 0 {
-		return fmt.Errorf("the history in %s is gone: restart the exporter to begin another", w.dir)
+		return ErrGone
 	}
 	if m.Writer != w.id {
 		return &FencedError{m.Writer}
@@ -155,17 +160,17 @@ func (w *Writer) removeUncommitted() error {
 
 // commit makes a manifest of files the newest. The caller holds mu.
 func (w *Writer) commit(files []File) error {
-	m := &Manifest{Format: FormatVersion, Version: w.manifest.Version + 1, Writer: w.id, Files: files}
+	m := &Manifest{Format: FormatVersion, Version: w.manifest.Version + 1, Writer: w.id, History: w.manifest.History, Files: files}
 	content, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
 	path := manifestPath(w.dir, m.Version)
 	unfinished := path + "." + w.id + unfinishedExt
+	w.unsure = true
 	if err := w.writeFile(unfinished, content); err != nil {
 		return err
 	}
-	w.unsure = true
 	err = w.disk.link(unfinished, path)
 	if err = errors.Join(err, w.disk.remove(unfinished), w.disk.syncDir(filepath.Dir(path))); err != nil {
 		if newest, readErr := ReadManifest(w.dir); errors.Is(err, fs.ErrExist) && readErr == nil && newest.Writer != w.id {
@@ -344,6 +349,13 @@ func (w *Writer) addFile(f File, write func(path string) error) error {
 		return err
 	}
 	return errors.Join(w.disk.rename(path+unfinishedExt, path), w.disk.syncDir(day))
+}
+
+// Position returns the identity of the history, and the sequence of the newest row.
+func (w *Writer) Position() (history string, sequence int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.manifest.History, w.manifest.LastSequence()
 }
 
 // LastSequence returns the sequence of the newest row.

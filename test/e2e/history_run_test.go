@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/base64"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,6 +103,25 @@ func TestAHistoryWithoutAConfigurationAnswersWhatWasDone(t *testing.T) {
 			t.Errorf("%s: %q is in\n%s", c.args, c.lacks, answer)
 		}
 	}
+}
+
+// TestAHistoryThatWasRemovedIsWrittenAgain from the journal, when its folder is removed while nothing runs.
+func TestAHistoryThatWasRemovedIsWrittenAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "history")
+	s := newFixture(t, []workload.Kind{workload.ConfigMaps, workload.Deployments}, func(settings *exporter.Settings) {
+		settings.History = dir
+	})
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.load(30, []workload.Kind{workload.ConfigMaps}).Wait())
+	s.must(s.cluster.Create(t.Context(), workload.Deployments, s.name, "web"))
+	s.awaitInHistory(dir)
+	s.must(s.exporter.Stop())
+	s.must(os.RemoveAll(dir))
+	s.must(s.exporter.Start(t.Context()))
+	s.awaitMetric(`kubecdc_sink_losses_total{sink="history"}`, "1")
+	s.awaitInHistory(dir)
+	s.must(s.exporter.Stop())
+	s.must(s.compareHistory(dir, true))
 }
 
 // onlyWatched fails the test where a history has a row of an Event or a Lease, a value of a Secret, or a row of any type

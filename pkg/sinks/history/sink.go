@@ -46,6 +46,8 @@ type Sink struct {
 	commit []commit // not settled, in order
 	low    uint64   // see ObserveSettled
 	failed error    // of tending; nil if the last went well
+	held   held     // what was acknowledged
+	lost   bool     // held was found to be lost, and the caller does not know yet
 }
 
 // commit says that the rows up to a sequence are those of messages up to an offset.
@@ -56,6 +58,7 @@ type commit struct {
 
 var _ interface {
 	sinks.Batched
+	sinks.Stateful
 	sinks.Concurrent
 	sinks.Pinger
 	sinks.SettleObserver
@@ -98,8 +101,8 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 			return 0, s.classify(err)
 		}
 		s.wrote = time.Now()
-		if sequence == 0 {
-			sequence = s.writer.LastSequence()
+		if newest := s.recordHeld(); sequence == 0 {
+			sequence = newest
 		}
 	}
 	if sequence > 0 {
@@ -150,13 +153,24 @@ func (s *Sink) awaitDisk(ctx context.Context) (failure, err error) {
 // claim makes the writer, or makes it sure of its commits.
 func (s *Sink) claim() error {
 	if s.writer != nil {
-		return s.writer.Begin()
+		err := s.writer.Begin()
+		if !errors.Is(err, history.ErrGone) {
+			return err
+		}
+		s.stop()
+		s.tending.Wait()
+		_ = s.writer.Close() // of a folder that is gone
+		s.writer = nil
+	}
+	if err := s.checkHeld(); err != nil {
+		return err
 	}
 	w, err := history.OpenWriter(s.cfg.Dir)
 	if err != nil {
 		return err
 	}
 	s.writer = w
+	s.recordHeld()
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	s.tending.Go(func() { s.tend(ctx) })
@@ -245,11 +259,12 @@ func (s *Sink) Conditions() []condition.Status {
 	})}
 }
 
-// Ping implements [sinks.Pinger]: the folder, or the one to create it in, can be written to.
+// Ping implements [sinks.Pinger]: the folder has what was acknowledged, and it, or the one to create it in, can be written
+// to.
 func (s *Sink) Ping(context.Context) error {
 	err := syscall.Access(s.cfg.Dir, 2|1) // W_OK, X_OK
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		err = s.checkHeld()
 	}
 	return s.classify(err)
 }
@@ -258,7 +273,8 @@ func (s *Sink) Ping(context.Context) error {
 func (s *Sink) classify(failure error) error {
 	var fenced *history.FencedError
 	switch {
-	case failure == nil, errors.Is(failure, context.Canceled), errors.Is(failure, context.DeadlineExceeded):
+	case failure == nil, errors.Is(failure, context.Canceled), errors.Is(failure, context.DeadlineExceeded),
+		errors.As(failure, new(*sinks.LostError)):
 		return failure
 	case errors.As(failure, &fenced):
 		return &sinks.DeposedError{Reason: "another process writes to the history in " + s.cfg.Dir, Err: failure}

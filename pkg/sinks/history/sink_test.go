@@ -81,7 +81,7 @@ func TestTheSinkKeepsTheContract(t *testing.T) {
 			r := newRow(c)
 			return describe(&r)
 		},
-		ExactRetry: true,
+		ExactRetry: true, ExactRestart: true,
 	})
 }
 
