@@ -137,7 +137,7 @@ func (c *composition) openSourceAndSinks(ctx context.Context) (err error) {
 	if c.attribution, err = newAttributionRunner(c.cfg, c.journal, c.holder, c.client, c.log); err != nil {
 		return err
 	}
-	if err := c.sinks.openSinks(feed{journal: c.journal, replica: c.replica, signals: c.signals}); err != nil {
+	if err := c.sinks.openSinks(feed{journal: c.journal, replica: c.replica, signals: c.signals, renew: c.renewSink}); err != nil {
 		return err
 	}
 	c.protection = newProtection(c.cfg, c.client, c.log)
@@ -208,6 +208,11 @@ func errorBeforeEnd(ctx context.Context, err error) error {
 		return err
 	}
 	return nil
+}
+
+func (c *composition) renewSink(ctx context.Context, sink, reason string) error {
+	defer c.source.EmitRequested()
+	return c.journal.RenewSink(ctx, sink, "the destination has lost what it had: "+reason)
 }
 
 // startTasks starts the tasks, each after the tasks that it depends on: delivery, the writer of the state, attribution, and

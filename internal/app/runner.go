@@ -35,6 +35,7 @@ type runner struct {
 	unread      *condition.Condition    // the sink or lanes of it are not fenced or read back after a failover
 	lost        *condition.Condition    // changes are missing at the destination
 	orphaned    *condition.Condition    // rows of deleted objects remain at the destination
+	renew       renewal
 
 	// recoverLanes calls ready once the pipeline may start, and returns when all lanes are fenced and read back. An error ends
 	// the pipeline.
@@ -179,6 +180,11 @@ func (r *runner) rewindCursor(ctx context.Context, lost *sinks.LostError) (event
 	r.log.Warn("the destination lost changes that it had accepted; those that the journal keeps are sent again",
 		"reason", lost.Reason, "after", back.Low, "upTo", max(cursor.Low, cursor.High), "lanes", len(lost.Lanes))
 	r.recordMissing(missing, lost.Reason)
+	if missing > 0 && lost.Renew {
+		if err := r.renew(ctx, r.name, lost.Reason); err != nil {
+			return event.Cursor{}, fmt.Errorf("renew after a loss: %w", err)
+		}
+	}
 	if err := r.journal.Settle(ctx, back, nil); err != nil {
 		return event.Cursor{}, fmt.Errorf("rewind to offset %d: %w", back.Low, err)
 	}

@@ -32,7 +32,11 @@ type feed struct {
 	journal *journal.Journal
 	replica *replica
 	signals *signalControl
+	renew   renewal
 }
+
+// renewal gives a sink whose destination has lost something a gap, and then what exists.
+type renewal func(ctx context.Context, sink, reason string) error
 
 // newSinkSet makes all sinks, except those that create files. It opens no connection.
 func newSinkSet(s *shared, cfg *config.Config) (*sinkSet, error) {
@@ -110,6 +114,7 @@ func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
 	}
 	layout := r.layout + set.routes.id
 	r.journal = sinkJournal{from.journal, s.Name}
+	r.renew = from.renew
 	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
 		return delivery.New(s.Name, r.sink, layout, r.journal, start, cfg, set.log)
 	}

@@ -442,7 +442,7 @@ func (g *group) replaceDeclared(d Declaration) error {
 		}
 		isNew, missed, err := g.sinks.addSink(name, d.Starts[name], d.Destinations[name], g.log.extent)
 		if missed != nil {
-			err = g.appendGaps(*missed, "")
+			err = g.appendGaps(*missed, "", missedReason)
 		}
 		if err != nil {
 			return err
@@ -517,13 +517,21 @@ func (g *group) requestSnapshots(sink string) {
 	request := event.SnapshotRequest{Sink: sink, ID: rand.Text()}
 	scopes := g.known.requestSnapshots(func(string) (event.SnapshotRequest, bool) { return request, true })
 	if scopes > 0 {
-		g.sinks.ledger.logger.Info("journal: a sink is new, and gets all existing objects", "sink", sink, "scopes", scopes, "id", request.ID)
+		g.sinks.ledger.logger.Info("journal: a sink begins, and gets all existing objects", "sink", sink, "scopes", scopes, "id", request.ID)
 	}
 }
 
-// appendGaps appends what marks for a sink that it was no member: a gap of each resource, up to the newest position. cluster
-// is the UID of the cluster, "" for the stored one.
-func (g *group) appendGaps(s event.FormerSink, cluster string) error {
+// RenewSink gives a sink whose destination has lost what is not kept a gap of each resource, and then what exists.
+func (l *SinkLedger) RenewSink(ctx context.Context, sink, reason string) error {
+	return l.queue.submit(ctx, func(g *group) error {
+		g.requestSnapshots(sink)
+		return g.appendGaps(event.FormerSink{Name: sink}, "", reason)
+	}, nil)
+}
+
+// appendGaps appends what marks for a sink that it has missed something: a gap of each resource, up to the newest position.
+// cluster is the UID of the cluster, "" for the stored one.
+func (g *group) appendGaps(s event.FormerSink, cluster, reason string) error {
 	name, err := g.clusterName(cluster)
 	if err != nil {
 		return err
@@ -549,7 +557,7 @@ func (g *group) appendGaps(s event.FormerSink, cluster string) error {
 		}
 		c := &event.Change{
 			Type: event.Gap, Cluster: name, Resource: p.Resource, ResourceVersion: to, ObservedAt: time.Now().UTC(),
-			Gap: &event.GapInfo{From: p.Position, To: to, Reason: missedReason, Sink: s.Name},
+			Gap: &event.GapInfo{From: p.Position, To: to, Reason: reason, Sink: s.Name},
 		}
 		if order, ordered := resourceversion.Compare(p.Position, to); !ordered || order >= 0 {
 			c.Pass = rand.Text() // the sink may miss the same positions again: the ID has to differ (I4)
@@ -558,8 +566,7 @@ func (g *group) appendGaps(s event.FormerSink, cluster string) error {
 		gaps++
 	}
 	if gaps > 0 {
-		g.sinks.ledger.logger.Warn("journal: a sink was not configured, or not by the exporter that was active, and gets a gap",
-			"sink", s.Name, "gaps", gaps)
+		g.sinks.ledger.logger.Warn("journal: a sink has missed something, and gets a gap", "sink", s.Name, "gaps", gaps, "reason", reason)
 	}
 	return nil
 }
@@ -629,7 +636,7 @@ func (g *group) seedMembers(s Seed) error {
 		f.Missed = true
 		if !slices.Contains(declared, f.Name) {
 			g.recordAbsent(f)
-		} else if err := g.appendGaps(f, s.Cluster); err != nil {
+		} else if err := g.appendGaps(f, s.Cluster, missedReason); err != nil {
 			return err
 		}
 	}

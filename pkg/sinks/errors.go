@@ -80,6 +80,9 @@ type LostError struct {
 	Messages uint64
 	// Gone is how many more are lost at most that were not published from this journal, so that they cannot be published again.
 	Gone uint64
+	// Renew is set if the destination is begun anew: where the journal does not keep all that is lost, it gets a gap of each
+	// resource, and then what exists.
+	Renew bool
 }
 
 func (e *LostError) Error() string {

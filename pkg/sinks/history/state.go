@@ -58,6 +58,6 @@ func (s *Sink) checkHeld() error {
 		return err
 	}
 	s.lost = true
-	return &sinks.LostError{Reason: fmt.Sprintf("%s does not hold what was acknowledged up to row %d: the history was removed, "+
+	return &sinks.LostError{Renew: true, Reason: fmt.Sprintf("%s does not hold what was acknowledged up to row %d: the history was removed, "+
 		"an older copy is there, or history.dir names another folder", s.cfg.Dir, s.held.Sequence)}
 }

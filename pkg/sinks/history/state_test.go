@@ -56,7 +56,7 @@ func TestAHistoryThatLostWhatWasAcknowledgedIsNamed(t *testing.T) {
 				must(t, s.Ping(t.Context()))
 			} else {
 				for _, err := range []error{s.Ping(t.Context()), second(s.Publish(t.Context(), onlyLane, newMessages(6, 6)))} {
-					if !errors.As(err, &lost) || lost.From != 0 || !strings.Contains(lost.Reason, c.want) {
+					if !errors.As(err, &lost) || !lost.Renew || lost.From != 0 || !strings.Contains(lost.Reason, c.want) {
 						t.Errorf("%v", err)
 					}
 				}
