@@ -54,13 +54,12 @@ func (w *Writer) pickMerge(files []File, idle bool) (from, to int, large bool) {
 	case over || rows >= max(w.largeRows, 2*alive): // too many to merge at once
 		return to - w.fanIn, to, false
 	}
-	level, most := files[to-1].Level, w.fanIn
-	if idle && level == 0 {
-		most = 2
-	}
+	level, most := -1, 0
 	for n := 1; n <= to-from; n++ {
 		if f := files[to-n]; f.Level != level {
-			level, most, to, n = f.Level, w.fanIn, to-n+1, 0
+			if level, most, to, n = f.Level, w.fanIn, to-n+1, 0; idle && level == 0 {
+				most = 2
+			}
 		} else if n == w.fanIn || n >= most && (n == to-from || files[to-n-1].Level != level) {
 			return to - n, to, false
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	kzstd "github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 )
@@ -14,27 +15,30 @@ import (
 const idsKey = "kubecdc.ids"
 
 // The sizes of pages before compression. Versions of an object, and objects of one owner, stand next to each other, so that
-// a large page has most of its bytes from itself. Small files are merged many at a time, each with a page in memory.
+// a page has most of its bytes from itself. A merge has one page of each column of each file in memory.
 const (
-	smallPage = 256 << 10
-	largePage = 4 << 20
+	smallPage = 24 << 10
+	largePage = 256 << 10
 )
 
 const (
-	rowGroupRows = 16 << 10
-	writtenRows  = 64 // that are handed over at a time
+	rowGroupRows  = 16 << 10
+	rowGroupBytes = 8 << 20 // that the writer holds, mostly compressed
+	writtenRows   = 8       // that are handed over at a time: a page ends only between these
 )
 
 // rowWriter writes rows, which are sorted, to a file.
 type rowWriter struct {
 	*parquet.GenericWriter[Row]
-	file  *File // gets what the manifest says of the rows
-	group int   // rows of the current row group
+	file *File // gets what the manifest says of the rows
 }
 
+// newRowWriter returns a writer. Bounds of pages are in the index of the file, and not in the pages too: of a column with
+// objects these would be four whole ones.
 func newRowWriter(out io.Writer, page int, f *File) *rowWriter {
 	return &rowWriter{file: f, GenericWriter: parquet.NewGenericWriter[Row](out,
-		parquet.Compression(codec), parquet.PageBufferSize(page), parquet.ColumnIndexSizeLimit(func([]string) int { return 512 }),
+		parquet.Compression(&codec{}), parquet.PageBufferSize(page), parquet.ColumnIndexSizeLimit(func([]string) int { return 512 }),
+		parquet.DataPageStatistics(false),
 		parquet.SkipPageBounds("object"), parquet.SkipPageBounds("changed", "list", "element", "from"),
 		parquet.SkipPageBounds("changed", "list", "element", "to"), parquet.SkipPageBounds("gap_reason"),
 		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending("cluster"), parquet.Ascending("group"),
@@ -42,7 +46,15 @@ func newRowWriter(out io.Writer, page int, f *File) *rowWriter {
 		parquet.CreatedBy("kubecdc", "", ""))}
 }
 
-var codec = &zstd.Codec{Level: zstd.SpeedFastest, Concurrency: 1}
+// pages compresses pages, with encoders that stay: one for the batch that is written, one for the merge. Those of zstd.Codec
+// go with each garbage collection, and have 8 MB each.
+var pages, _ = kzstd.NewWriter(nil, kzstd.WithEncoderConcurrency(2), kzstd.WithEncoderLevel(kzstd.SpeedFastest),
+	kzstd.WithLowerEncoderMem(true), kzstd.WithWindowSize(2*largePage), kzstd.WithEncoderCRC(false), kzstd.WithZeroFrames(true))
+
+type codec struct{ zstd.Codec }
+
+// Encode implements compress.Codec.
+func (*codec) Encode(dst, src []byte) ([]byte, error) { return pages.EncodeAll(src, dst[:0]), nil }
 
 // writeRows writes rows and the end of the file.
 func (w *rowWriter) writeRows(rows []Row) error {
@@ -60,7 +72,7 @@ func (w *rowWriter) writeRows(rows []Row) error {
 // writeRecords writes the records of a source and the end of the file.
 func (w *rowWriter) writeRecords(from source) error {
 	var buf [writtenRows]parquet.Row
-	for n := 0; ; {
+	for n, rows, begin := 0, 0, int64(0); ; {
 		r, err := from.next()
 		ended := errors.Is(err, io.EOF)
 		if err != nil && !ended {
@@ -80,11 +92,11 @@ func (w *rowWriter) writeRecords(from source) error {
 		if ended {
 			return w.Close()
 		}
-		if w.group += n; w.group >= rowGroupRows {
+		if rows += n; rows >= rowGroupRows || w.Size()-begin >= rowGroupBytes {
 			if err := w.Flush(); err != nil {
 				return err
 			}
-			w.group = 0
+			rows, begin = 0, w.Size()
 		}
 		n = 0
 	}

@@ -38,6 +38,9 @@ type Writer struct {
 	disk disk
 	lock *os.File
 
+	encoder *rowWriter // of batches
+	spare   []byte     // memory of a batch that is stored, for the next one
+
 	largeRows int64 // see pickMerge
 	fanIn     int
 
@@ -55,7 +58,8 @@ func openWriter(dir string, d disk) (w *Writer, err error) {
 	if err := d.makeDir(filepath.Join(dir, manifestDir)); err != nil {
 		return nil, err
 	}
-	w = &Writer{dir: dir, id: strings.ToLower(rand.Text()[:12]), disk: d, largeRows: 100_000, fanIn: 64}
+	w = &Writer{dir: dir, id: strings.ToLower(rand.Text()[:12]), disk: d, largeRows: 50_000, fanIn: 32,
+		encoder: newRowWriter(nil, smallPage, nil)}
 	if w.lock, err = lockDir(dir); err != nil {
 		return nil, err
 	}
@@ -285,7 +289,7 @@ func (w *Writer) NewBatch(rows []Row, ids []ID) (*Batch, error) {
 		}
 		day = next
 		f := encodedFile{File: File{Path: newPath(day, 0, rows[0].Sequence)}}
-		if err := f.encode(rows[:n], ids[:n]); err != nil {
+		if err := f.encode(w, rows[:n], ids[:n]); err != nil {
 			return nil, err
 		}
 		b.files = append(b.files, f)
@@ -295,16 +299,18 @@ func (w *Writer) NewBatch(rows []Row, ids []ID) (*Batch, error) {
 }
 
 // encode encodes the rows of a file.
-func (f *encodedFile) encode(rows []Row, ids []ID) error {
+func (f *encodedFile) encode(w *Writer, rows []Row, ids []ID) error {
 	joined := make([]byte, 0, len(ids)*len(ID{}))
 	for _, id := range ids {
 		joined = append(joined, id[:]...)
 	}
 	slices.SortFunc(rows, func(a, b Row) int { return a.Compare(&b.Facts) })
-	var out bytes.Buffer
-	w := newRowWriter(&out, smallPage, &f.File)
-	w.SetKeyValueMetadata(idsKey, base64.StdEncoding.EncodeToString(joined))
-	if err := w.writeRows(rows); err != nil {
+	out := bytes.NewBuffer(w.spare)
+	w.spare = nil
+	w.encoder.Reset(out)
+	w.encoder.file = &f.File
+	w.encoder.SetKeyValueMetadata(idsKey, base64.StdEncoding.EncodeToString(joined))
+	if err := w.encoder.writeRows(rows); err != nil {
 		return err
 	}
 	f.content, f.Bytes = out.Bytes(), int64(out.Len())
@@ -326,6 +332,7 @@ func (b *Batch) Commit() error {
 			return err
 		}
 		files = append(files, f.File)
+		w.spare = f.content[:0]
 	}
 	if err := w.commit(files); err != nil {
 		return err
