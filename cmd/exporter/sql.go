@@ -11,16 +11,18 @@ import (
 func sqlCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sql --for DATABASE",
-		Short: "Print tables and views that answer questions from records of the format json",
-		Long: `Print tables and views that answer questions from records of the format json.
+		Short: "Print tables and views that answer questions from records of the format json, or a history",
+		Long: `Print tables and views that answer questions from records of the format json, or
+from a history: the folder of that name in the working directory.
 
 changes      every record once
 history      each state of each object, from when to when
-state_at(t)  the objects that existed at a time
+state_at(t)  the objects that existed at a time; not from a history
 who_changed  each change with its author
+differences  each changed value; only from a history
 
-They follow the rules of docs/consuming.md: authors, replays and gaps change no
-object, and what is missing in a snapshot does not exist.`,
+Authors, replays and gaps change no object, and what is missing in a snapshot does
+not exist.`,
 		Args: cobra.NoArgs,
 	}
 	dialect := cmd.Flags().String("for", "", "the database: "+strings.Join(sql.Dialects, ", "))

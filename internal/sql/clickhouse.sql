@@ -35,7 +35,7 @@ SELECT id, type, cluster, "group", resource, namespace, name, nullIf(JSONExtract
   JSONExtractRaw(raw, 'changed') AS changed, JSONExtractRaw(raw, 'before') AS before, JSONExtractRaw(raw, 'after') AS after
 FROM kubecdc_changes FINAL;
 
--- {views}
+{{template "views.sql"}}
 
 -- The objects that existed at a time.
 CREATE OR REPLACE VIEW state_at AS

@@ -23,7 +23,7 @@ FROM (SELECT kubecdc_json(raw) AS j FROM change_records)
 WHERE j->>'$.resource' IS NOT NULL
 QUALIFY row_number() OVER (PARTITION BY j->>'$.id' ORDER BY j->>'$.observedAt') = 1;
 
--- {views}
+{{template "views.sql"}}
 
 -- The objects that existed at a time.
 CREATE OR REPLACE MACRO state_at(t) AS TABLE

@@ -28,7 +28,7 @@ FROM (SELECT j, coalesce(j->>'listVersion', j->'snapshot'->>'position', j->>'res
   FROM (SELECT kubecdc_json(raw) AS j) AS parsed) AS placed
 WHERE j ? 'resource' ON CONFLICT (id) DO NOTHING $$;
 
--- {views}
+{{template "views.sql"}}
 
 -- The objects that existed at a time.
 CREATE OR REPLACE FUNCTION state_at(t timestamptz) RETURNS SETOF history LANGUAGE sql STABLE AS $$

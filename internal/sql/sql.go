@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"text/template"
 
 	"github.com/kubecdc/kubecdc/internal/exit"
 )
@@ -14,18 +15,17 @@ import (
 var files embed.FS
 
 // Dialects are the databases that [Print] knows, in order.
-var Dialects = []string{"clickhouse", "duckdb", "postgres"}
+var Dialects = []string{"clickhouse", "clickhouse-history", "duckdb", "duckdb-history", "postgres"}
 
-// Print returns the tables and views for records of the format json. Each database has a file that parses records in its
-// dialect. History and authors are the same text for all, so that all give the same answers.
+var templates = template.Must(template.ParseFS(files, "*.sql"))
+
+// Print returns the tables and views for records of the format json, or for a history. Each database has a file that reads
+// these in its dialect. What is derived from them is the same text for all, so that all give the same answers.
 func Print(dialect string) (string, error) {
 	if !slices.Contains(Dialects, dialect) {
 		return "", exit.With(exit.Usage, fmt.Errorf("--for is %q: expected one of %s", dialect, strings.Join(Dialects, ", ")))
 	}
-	own, err := files.ReadFile(dialect + ".sql")
-	if err != nil {
-		return "", err
-	}
-	views, err := files.ReadFile("views.sql")
-	return strings.Replace(string(own), "-- {views}\n", string(views), 1), err
+	var text strings.Builder
+	err := templates.ExecuteTemplate(&text, dialect+".sql", nil)
+	return text.String(), err
 }

@@ -220,3 +220,13 @@ func countFiles(t *testing.T, dir string) int {
 	}
 	return len(m.Files)
 }
+
+// awaitFiles waits until a history has at most so many files.
+func awaitFiles(t *testing.T, dir string, most int) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); countFiles(t, dir) > most; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d files are not merged", countFiles(t, dir))
+		}
+	}
+}
