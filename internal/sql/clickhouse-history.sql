@@ -5,8 +5,8 @@ WITH files AS (
   SELECT f.path AS path, f.firstSequence AS first FROM (SELECT arrayJoin(files) AS f FROM (SELECT * FROM file('history/manifest/*.json', 'JSONEachRow',
     'version Int64, files Array(Tuple(path String, firstSequence Int64))') ORDER BY version DESC LIMIT 1))
 )
-SELECT r.* EXCEPT (sequence, "user", manager, attribution, object, changed_at, day), toNullable(sequence) AS sequence, nullIf("user", '') AS author,
-  nullIf(attribution, '') AS certainty, nullIf(manager, '') AS manager, nullIf(object, '') AS object,
+SELECT r.* EXCEPT (sequence, "user", attribution, changed_at, day), toNullable(sequence) AS sequence, "user" AS author,
+  attribution AS certainty,
   toNullable(coalesce(changed_at, observed_at)) AS changed_at
 FROM file('history/day=*/*.parquet') AS r JOIN files ON splitByChar('/', path)[-1] = _file
 WHERE type <> 'alive' OR first = (SELECT min(first) FROM files);

@@ -5,8 +5,8 @@ WITH files AS (
   SELECT f.path AS path, f.firstSequence AS first FROM (SELECT unnest(files) AS f FROM
     (SELECT files FROM read_json('history/manifest/*.json') ORDER BY version DESC LIMIT 1))
 )
-SELECT r.* EXCLUDE ("user", manager, attribution, object, changed_at, day, filename), nullif("user", '') AS author,
-  nullif(attribution, '') AS certainty, nullif(manager, '') AS manager, nullif(object, '') AS object,
+SELECT r.* EXCLUDE ("user", attribution, changed_at, day, filename), "user" AS author,
+  attribution AS certainty,
   coalesce(changed_at, observed_at) AS changed_at
 FROM read_parquet('history/day=*/*.parquet', filename = true) AS r JOIN files ON filename = 'history/' || path
 WHERE type <> 'alive' OR first = (SELECT min(first) FROM files);

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/parquet-go/parquet-go"
 )
 
 // powerLoss is a disk that fails from an operation on, and then loses what was not synced: contents, and which names folders
@@ -431,6 +434,37 @@ func TestRetentionKeepsTheStateOfWhatStays(t *testing.T) {
 	for _, d := range days {
 		if entries, _ := os.ReadDir(filepath.Join(dir, d.Name())); len(entries) == 0 && strings.HasPrefix(d.Name(), dayPrefix) {
 			t.Errorf("%s is empty", d.Name())
+		}
+	}
+}
+
+// TestWhatIsNotThereIsNull wherever it stands among the rows that are written: to other readers "" and the year 1 are values.
+func TestWhatIsNotThereIsNull(t *testing.T) {
+	for n := range 80 {
+		rows := make([]Row, n)
+		for i := range rows {
+			if i%7 == 1 {
+				rows[i].User, rows[i].ChangedAt = "bob", time.Unix(1, 0)
+			}
+		}
+		var file bytes.Buffer
+		if err := newRowWriter(&file, smallPage, &File{}).writeRows(rows); err != nil {
+			t.Fatal(err)
+		}
+		f, err := parquet.OpenFile(bytes.NewReader(file.Bytes()), int64(file.Len()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, group := range f.RowGroups() {
+			for _, column := range []int{columnUser, columnChangedAt} {
+				index, err := group.ColumnChunks()[column].ColumnIndex()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, want := index.NullCount(0), int64(n-(n+5)/7); got != want {
+					t.Errorf("of %d rows %d have no value in column %d, want %d", n, got, column, want)
+				}
+			}
 		}
 	}
 }
