@@ -58,11 +58,13 @@ func (*codec) Encode(dst, src []byte) ([]byte, error) { return pages.EncodeAll(s
 
 // writeRows writes rows and the end of the file.
 func (w *rowWriter) writeRows(rows []Row) error {
-	for part := range slices.Chunk(rows, 2) { // of three, parquet-go writes the null behind a null and a value as a value
+	var buf [writtenRows]parquet.Row // parquet-go's Write writes some nulls behind nulls and values as values
+	for part := range slices.Chunk(rows, writtenRows) {
 		for i := range part {
 			w.file.add(part[i].Type, part[i].Sequence, part[i].Key(), part[i].Time())
+			buf[i] = w.Schema().Deconstruct(buf[i][:0], &part[i])
 		}
-		if _, err := w.Write(part); err != nil {
+		if _, err := w.WriteRows(buf[:len(part)]); err != nil {
 			return err
 		}
 	}

@@ -438,13 +438,15 @@ func TestRetentionKeepsTheStateOfWhatStays(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotThereIsNull wherever it stands among the rows that are written: to other readers "" and the year 1 are values.
+// TestWhatIsNotThereIsNull wherever it stands among rows: to other readers "" and the year 1 are values.
 func TestWhatIsNotThereIsNull(t *testing.T) {
 	for n := range 80 {
 		rows := make([]Row, n)
 		for i := range rows {
+			rows[i].Changed = []Difference{{}}
 			if i%7 == 1 {
 				rows[i].User, rows[i].ChangedAt = "bob", time.Unix(1, 0)
+				rows[i].Changed = []Difference{{}, {}, {From: "1"}, {}, {}}
 			}
 		}
 		var file bytes.Buffer
@@ -456,12 +458,13 @@ func TestWhatIsNotThereIsNull(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, group := range f.RowGroups() {
-			for _, column := range []int{columnUser, columnChangedAt} {
+			marked := int64((n + 5) / 7)
+			for column, want := range map[int]int64{columnUser: int64(n) - marked, columnChangedAt: int64(n) - marked, columnChangedFrom: int64(n) + 3*marked} {
 				index, err := group.ColumnChunks()[column].ColumnIndex()
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got, want := index.NullCount(0), int64(n-(n+5)/7); got != want {
+				if got := index.NullCount(0); got != want {
 					t.Errorf("of %d rows %d have no value in column %d, want %d", n, got, column, want)
 				}
 			}
