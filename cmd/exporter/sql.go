@@ -19,10 +19,7 @@ changes      every record once
 history      each state of each object, from when to when
 state_at(t)  the objects that existed at a time; not from a history
 who_changed  each change with its author
-differences  each changed value; only from a history
-
-Authors, replays and gaps change no object, and what is missing in a snapshot does
-not exist.`,
+differences  each changed value; only from a history`,
 		Args: cobra.NoArgs,
 	}
 	dialect := cmd.Flags().String("for", "", "the database: "+strings.Join(sql.Dialects, ", "))
