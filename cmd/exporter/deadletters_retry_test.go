@@ -27,7 +27,7 @@ journal: {dir: %q}
 // observe adds what was observed of an object to the journal of a stopped exporter.
 func observe(t *testing.T, dir string, c *event.Change, k event.Known) {
 	t.Helper()
-	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{"bus", "main"}, Logger: slog.New(slog.DiscardHandler)})
+	j, err := journal.Open(journal.Options{Dir: dir, Declaration: journal.Declaration{Sinks: []string{"bus", "main"}}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

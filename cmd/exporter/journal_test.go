@@ -79,7 +79,7 @@ func observationOf(c *event.Change) event.Observation {
 // fillJournal opens a journal, lets fill write to it, and closes it. fill passes every error on.
 func fillJournal(t *testing.T, dir string, fill func(ctx context.Context, j *journal.Journal, do func(error))) {
 	t.Helper()
-	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{"bus", "main"}, Logger: slog.New(slog.DiscardHandler)})
+	j, err := journal.Open(journal.Options{Dir: dir, Declaration: journal.Declaration{Sinks: []string{"bus", "main"}}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

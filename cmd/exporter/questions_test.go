@@ -246,7 +246,8 @@ func (c *scripted) store(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	defer w.Close() //nolint:errcheck // the test reads what was committed
-	w.Settle(w.LastSequence())
+	_, newest := w.Position()
+	w.Settle(newest)
 	for more := true; more; {
 		if more, err = w.Compact(true); err != nil {
 			t.Fatal(err)

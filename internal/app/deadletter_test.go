@@ -160,7 +160,7 @@ func TestFullDeadLettersBlockOnlyTheirLane(t *testing.T) {
 	var cfg delivery.Config
 	run := func() (*delivery.Pipeline, func()) {
 		var err error
-		j, err = journal.Open(journal.Options{Dir: dir, Sinks: []string{"a"}, MaxDeadLetters: 20 << 10, Logger: slog.New(slog.DiscardHandler)})
+		j, err = journal.Open(journal.Options{Dir: dir, Declaration: journal.Declaration{Sinks: []string{"a"}}, MaxDeadLetters: 20 << 10, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -119,7 +119,7 @@ func fillJournal(t *testing.T, cfg *config.Config, dir string) {
 	for _, s := range cfg.Sinks {
 		names = append(names, s.Name)
 	}
-	j, err := journal.Open(journal.Options{Dir: filepath.Join(dir, "data"), Sinks: names, Logger: slog.New(slog.DiscardHandler)})
+	j, err := journal.Open(journal.Options{Dir: filepath.Join(dir, "data"), Declaration: journal.Declaration{Sinks: names}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

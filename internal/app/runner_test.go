@@ -70,7 +70,7 @@ func TestLostChangesAreResent(t *testing.T) {
 
 // testLoss delivers ten changes to a sink that loses something before the eighth.
 func testLoss(t *testing.T, lost sinks.LostError, want []uint64, missing uint64) {
-	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"a"}, KeepSettled: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Declaration: journal.Declaration{Sinks: []string{"a"}}, KeepSettled: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func runJournal(t *testing.T, dir string, sinks ...string) (*journal.Journal, fu
 	if sinks == nil {
 		sinks = []string{"a", "b"}
 	}
-	j, err := journal.Open(journal.Options{Dir: dir, Sinks: sinks, Logger: slog.New(slog.DiscardHandler)})
+	j, err := journal.Open(journal.Options{Dir: dir, Declaration: journal.Declaration{Sinks: sinks}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,9 +65,9 @@ func memoryIdentity(cfg *config.Config) string {
 // openMemory opens the journal and makes the replica. The journal does not run yet.
 func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 	m = &memory{id: memoryIdentity(cfg)}
-	j, declared := cfg.Journal, journalDeclaration(cfg)
+	j := cfg.Journal
 	o := journal.Options{
-		Dir: j.Dir, Sinks: declared.Sinks, Lasting: declared.Lasting, Starts: declared.Starts, Destinations: declared.Destinations, ReadBack: declared.ReadBack, KeepEvidence: declared.KeepEvidence, ClusterName: declared.ClusterName,
+		Dir: j.Dir, Declaration: journalDeclaration(cfg),
 		MaxBytes: int64(j.MaxBytes), MaxDeadLetters: int64(j.MaxDeadLetters), Reserve: int64(j.Reserve), KeepSettled: j.Keep, Logger: s.log,
 	}
 	if j.Sync == "interval" {

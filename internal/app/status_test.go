@@ -114,7 +114,7 @@ func TestDeadLettersOfABrokenJournalAreReportedBesideAReplicatedState(t *testing
 // fillWithDeadLetters makes a journal in which a sink has two dead letters.
 func fillWithDeadLetters(t *testing.T, dir string) {
 	t.Helper()
-	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{"out"}, Logger: slog.New(slog.DiscardHandler)})
+	j, err := journal.Open(journal.Options{Dir: dir, Declaration: journal.Declaration{Sinks: []string{"out"}}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

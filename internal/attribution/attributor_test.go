@@ -44,7 +44,7 @@ func startProcessFor(t *testing.T, dir string, limits attribution.Limits, select
 func prepareProcess(t *testing.T, dir string, limits attribution.Limits, selected string) (p *process, run func()) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	j, err := journal.Open(journal.Options{Dir: dir, Sinks: []string{attribution.Sink}, KeepEvidence: true, Logger: log})
+	j, err := journal.Open(journal.Options{Dir: dir, Declaration: journal.Declaration{Sinks: []string{attribution.Sink}, KeepEvidence: true}, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

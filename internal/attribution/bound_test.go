@@ -19,7 +19,7 @@ import (
 // Events are still stored, and no change waits for its author any longer.
 func TestEventsAreStoredWhileJournalIsFull(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{attribution.Sink, "away"}, MaxBytes: 1 << 20, KeepEvidence: true, Logger: log})
+	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Declaration: journal.Declaration{Sinks: []string{attribution.Sink, "away"}, KeepEvidence: true}, MaxBytes: 1 << 20, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type heldWorld struct {
 }
 
 func newHeldWorld(t *testing.T, seed uint64) *heldWorld {
-	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"trail", attribution.HolderSink}, Logger: slog.New(slog.DiscardHandler)})
+	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Declaration: journal.Declaration{Sinks: []string{"trail", attribution.HolderSink}}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

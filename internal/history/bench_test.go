@@ -68,7 +68,8 @@ func openBench(b *testing.B) *History {
 		add("updated", i*7919%benchObjects, benchObjects+i+1)
 	}
 	flush()
-	w.Settle(w.LastSequence())
+	_, newest := w.Position()
+	w.Settle(newest)
 	for more := true; more; {
 		if more, err = w.Compact(false); err != nil {
 			b.Fatal(err)

@@ -92,7 +92,8 @@ func (w *world) flush() {
 		w.t.Fatal(err)
 	}
 	if w.rows = nil; w.rnd.IntN(4) == 0 {
-		w.writer.Settle(w.writer.LastSequence())
+		_, newest := w.writer.Position()
+		w.writer.Settle(newest)
 		for more := true; more; {
 			if more, err = w.writer.Compact(false); err != nil {
 				w.t.Fatal(err)

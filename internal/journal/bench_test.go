@@ -41,7 +41,7 @@ func BenchmarkAppendCommitRead(b *testing.B) {
 		changes[i] = podChange(i, 4096)
 		bytes += len(changes[i].After)
 	}
-	j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+	j := startJournal(b, Options{Dir: b.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}})
 	runtime.GC()
 	b.SetBytes(int64(bytes / distinct))
 	b.ReportAllocs()
@@ -102,7 +102,7 @@ func BenchmarkAppendCommitRead(b *testing.B) {
 // BenchmarkReadBehind reads changes of about 4 KiB from disk, as a sink does that is far behind.
 func BenchmarkReadBehind(b *testing.B) {
 	const stored = 20000
-	j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}, TailBytes: 1})
+	j := startJournal(b, Options{Dir: b.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}, TailBytes: 1})
 	for n := range stored {
 		j.mustAppend(event.Observation{Resource: resourceNamed("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
 	}
@@ -124,7 +124,7 @@ func BenchmarkReadBehind(b *testing.B) {
 
 // BenchmarkOneChangeAtATime appends one change and waits until it can be read: what an idle journal adds to its latency.
 func BenchmarkOneChangeAtATime(b *testing.B) {
-	j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+	j := startJournal(b, Options{Dir: b.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}})
 	c := podChange(1, 4096)
 	b.ResetTimer()
 	for n := range b.N {
@@ -145,7 +145,7 @@ func BenchmarkPaced(b *testing.B) {
 	}
 	for _, rate := range []int{200, 2000, 18000} {
 		b.Run(fmt.Sprint(rate), func(b *testing.B) {
-			j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+			j := startJournal(b, Options{Dir: b.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}})
 			b.ResetTimer()
 			cpu, begin := cpuTime(), time.Now()
 			latencies := make(chan []time.Duration)

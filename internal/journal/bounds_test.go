@@ -59,7 +59,7 @@ func TestIdleChangeIsCommittedAtOnce(t *testing.T) {
 }
 
 func TestSettledChangesAreTrimmedThoughNothingIsCommitted(t *testing.T) {
-	runInVirtualTime(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, KeepSettled: time.Minute}, func(t *testing.T, j *runningJournal) {
+	runInVirtualTime(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}, KeepSettled: time.Minute}, func(t *testing.T, j *runningJournal) {
 		for n := range 40 {
 			j.mustAppend(bulkObservation(n, 200<<10))
 		}
@@ -77,7 +77,7 @@ func TestSettledChangesAreTrimmedThoughNothingIsCommitted(t *testing.T) {
 }
 
 func TestDeadLettersAndSettledChangesAtTheBoundStopNothing(t *testing.T) {
-	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 4 << 20, KeepSettled: time.Hour}
+	opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}, MaxBytes: 4 << 20, KeepSettled: time.Hour}
 	runInVirtualTime(t, opts, func(t *testing.T, j *runningJournal) {
 		var dead []event.DeadLetter
 		for n := range 18 {
@@ -99,7 +99,7 @@ func TestDeadLettersAndSettledChangesAtTheBoundStopNothing(t *testing.T) {
 }
 
 func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
-	j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"bus", "main"}, MaxDeadLetters: 64 << 10})
+	j := startJournal(t, Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"bus", "main"}}, MaxDeadLetters: 64 << 10})
 	for n := range 4 {
 		j.mustAppend(bulkObservation(n, 20<<10))
 	}
@@ -133,7 +133,7 @@ func TestDeadLettersHaveABoundOfTheirOwn(t *testing.T) {
 
 func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
 	const objects = 100
-	j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 4 << 20})
+	j := startJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}, MaxBytes: 4 << 20})
 	for n := range objects {
 		key := fmt.Sprint("k", n)
 		j.mustAppend(event.Observation{
@@ -197,7 +197,7 @@ func TestDamagedLogIsNotMistakenForItsEnd(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"main"}})
+			j := startJournal(t, Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}})
 			for n := range 400 {
 				j.mustAppend(smallObservation("s", n+1))
 				if n%10 == 0 {
@@ -208,7 +208,7 @@ func TestDamagedLogIsNotMistakenForItsEnd(t *testing.T) {
 			j.mustSettle("main", event.Cursor{Low: 300})
 			dir := stop(t, j)
 			damageLog(t, dir)
-			j = startJournal(t, Options{Dir: dir, Sinks: []string{"main"}})
+			j = startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}})
 			if r, ok := j.PendingRecovery(); !ok || !strings.Contains(r.Reason, "acknowledged") {
 				t.Errorf("newest %d, recovered %v %+v", j.Newest(), ok, r)
 			}

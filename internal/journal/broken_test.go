@@ -31,7 +31,7 @@ func fillWithDeadLetters(t *testing.T, opts Options) {
 // TestWhateverBreaksAStoreItsDeadLettersAreKeptOrReported breaks each file of a store in each way.
 func TestWhateverBreaksAStoreItsDeadLettersAreKeptOrReported(t *testing.T) {
 	original := t.TempDir()
-	fillWithDeadLetters(t, Options{Dir: original, Sinks: []string{"main"}})
+	fillWithDeadLetters(t, Options{Dir: original, Declaration: Declaration{Sinks: []string{"main"}}})
 	files, err := os.ReadDir(filepath.Join(original, storeName))
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestWhateverBreaksAStoreItsDeadLettersAreKeptOrReported(t *testing.T) {
 // cannot be opened.
 func expectDeadLetters(t *testing.T, dir string) {
 	t.Helper()
-	j, err := Open(Options{Dir: dir, Sinks: []string{"main"}, Logger: discardLogger})
+	j, err := Open(Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}, Logger: discardLogger})
 	if err != nil {
 		t.Logf("is not opened: %v", err)
 		return
@@ -102,7 +102,7 @@ func expectDeadLetters(t *testing.T, dir string) {
 // TestContentsOfABrokenStoreAreNotCutOff however long its error and its list of sinks are.
 func TestContentsOfABrokenStoreAreNotCutOff(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 200), strings.Repeat("é", 120))
-	opts := Options{Dir: dir, Sinks: []string{"main"}}
+	opts := Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}}
 	for n := range 60 {
 		opts.Sinks = append(opts.Sinks, fmt.Sprintf("%s-%d", strings.Repeat("s", 50), n))
 	}
@@ -134,7 +134,7 @@ func TestContentsOfABrokenStoreAreNotCutOff(t *testing.T) {
 
 // TestASecondBrokenStoreReportsWhatGoesWithTheFirst because only one that was set aside is kept.
 func TestASecondBrokenStoreReportsWhatGoesWithTheFirst(t *testing.T) {
-	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}}
+	opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}}
 	fillWithDeadLetters(t, opts)
 	reasons := []string{}
 	for range 3 {

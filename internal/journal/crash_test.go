@@ -184,7 +184,7 @@ func TestAPowerLossAtAnyMomentKeepsEveryPromise(t *testing.T) {
 // TestCopyMadeInMidWriteIsCompleteOrReportedBroken copies the files of a journal one after the other while they are written,
 // trimmed and compacted, as a backup without volume snapshots does. An opened copy is consistent.
 func TestCopyMadeInMidWriteIsCompleteOrReportedBroken(t *testing.T) {
-	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}, MaxBytes: 2 << 20, PendingBytes: 32 << 10, TailBytes: 8 << 10}
+	opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}, MaxBytes: 2 << 20, PendingBytes: 32 << 10, TailBytes: 8 << 10}
 	j := startJournal(t, opts)
 	ctx, stop := context.WithCancel(t.Context())
 	wait := crashWorkload(ctx, j.Journal, 1, &witness{})

@@ -32,7 +32,7 @@ func TestStoredJournalOfThisFormatIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		j := startJournal(t, Options{Dir: dir, Sinks: []string{"main", "second"}})
+		j := startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main", "second"}}})
 		if r, ok := j.PendingRecovery(); ok {
 			t.Fatalf("the journal was moved aside: %+v", r)
 		}
@@ -107,7 +107,7 @@ func writeStored(t *testing.T, dir string) {
 		Known: []event.Known{{Key: "web/d", UID: "u3", ResourceVersion: "9", Summary: "s9"}},
 	}
 
-	j := startJournal(t, Options{Dir: dir, Sinks: []string{"main", "second"}})
+	j := startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main", "second"}}})
 	if err := j.SetCluster(t.Context(), "cluster-uid"); err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func TestAJournalIsBoundToTheNameOfItsCluster(t *testing.T) {
 		{"a", "u1", "a", false}, {"a", "u1", "b", true}, {"a", "u1", "", true}, {"", "u1", "b", true}, {"", "", "b", true},
 		{"", "u1", "u1", false}, {"u1", "u1", "", false}, {"u1", "", "", true}, {"", "u1", "", false},
 	} {
-		opts := Options{Dir: "journal", FS: vfs.NewMem(), Sinks: []string{"main", "other"}, ClusterName: c.first, Logger: discardLogger}
+		opts := Options{Dir: "journal", FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "other"}, ClusterName: c.first}, Logger: discardLogger}
 		j := startJournal(t, opts)
 		if err := j.SetCluster(t.Context(), c.uid); err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestAJournalIsBoundToTheNameOfItsCluster(t *testing.T) {
 
 func TestResetForClusterDropsResourcesAndKeepsChanges(t *testing.T) {
 	fsys := vfs.NewMem()
-	j := startJournal(t, Options{FS: fsys, Sinks: []string{"main"}})
+	j := startJournal(t, Options{FS: fsys, Declaration: Declaration{Sinks: []string{"main"}}})
 	if err := j.SetCluster(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestResetForClusterDropsResourcesAndKeepsChanges(t *testing.T) {
 	j.mustAppend(event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Known: []event.Known{{Key: "b", UID: "y"}}})
 	j.stopAndClose()
 
-	j = startJournal(t, Options{FS: fsys, Sinks: []string{"main"}})
+	j = startJournal(t, Options{FS: fsys, Declaration: Declaration{Sinks: []string{"main"}}})
 	if cluster, anew, names := loadCluster(t, j.Journal); cluster != "u2" || anew != "another cluster" || len(names) != 1 {
 		t.Errorf("cluster %q, begun anew %q, resources %q", cluster, anew, names)
 	}

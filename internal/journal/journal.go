@@ -30,13 +30,7 @@ const (
 type Options struct {
 	Dir string // created if missing; belongs to the journal alone
 
-	Sinks        []string          // as in the Declaration that is in force once Open returns
-	Lasting      []string          // as well
-	Starts       map[string]Start  // as well
-	Destinations map[string]string // as well
-	ReadBack     []string          // as well
-	KeepEvidence bool              // as well
-	ClusterName  string            // as well
+	Declaration // in force once Open returns
 
 	// KeepSettled is for how long changes stay readable that every sink has settled, as long as they take less than half of
 	// MaxBytes; 0: not at all.
@@ -188,12 +182,7 @@ func (j *Journal) loadFromStore() error {
 		return err
 	}
 	outcome := make(chan error, 1)
-	declare := func(g *group) error {
-		return g.declare(Declaration{
-			Sinks: j.opts.Sinks, Lasting: j.opts.Lasting, Starts: j.opts.Starts, Destinations: j.opts.Destinations, ReadBack: j.opts.ReadBack,
-			KeepEvidence: j.opts.KeepEvidence, ClusterName: j.opts.ClusterName,
-		})
-	}
+	declare := func(g *group) error { return g.declare(j.opts.Declaration) }
 	if err := j.committer.commitGroup(encoder, []queuedRequest{{request: declare, outcome: outcome}}); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func gapsFor(t *testing.T, j *runningJournal, sink string) (gaps []string) {
 func TestASinkThatReturnsGetsAGapForWhatWasTrimmed(t *testing.T) {
 	for name, settled := range map[string]uint64{"that had received everything": 10, "that had not": 7} {
 		t.Run("one "+name, func(t *testing.T) {
-			opts := Options{FS: vfs.NewMem(), Sinks: []string{"main", "other"}, ClusterName: "prod", MaxBytes: 64 << 10, PendingBytes: 1 << 10}
+			opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "other"}, ClusterName: "prod"}, MaxBytes: 64 << 10, PendingBytes: 1 << 10}
 			j := startJournal(t, opts)
 			for n := range 10 {
 				j.mustAppend(smallObservation("pods", n+1))
@@ -85,7 +85,7 @@ func TestASinkThatReturnsGetsAGapForWhatWasTrimmed(t *testing.T) {
 // TestASinkThatReturnsInTimeContinuesWithoutAGap removes a sink and adds it again before anything is trimmed: it continues
 // behind what it had received.
 func TestASinkThatReturnsInTimeContinuesWithoutAGap(t *testing.T) {
-	j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main", "other"}, ClusterName: "prod"})
+	j := startJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "other"}, ClusterName: "prod"}})
 	for n := range 10 {
 		j.mustAppend(smallObservation("pods", n+1))
 	}
@@ -104,7 +104,7 @@ func TestASinkThatReturnsInTimeContinuesWithoutAGap(t *testing.T) {
 
 // TestASinkThatAnOlderExporterRemovedGetsNoGap opens a journal that lacks the positions of a removed sink.
 func TestASinkThatAnOlderExporterRemovedGetsNoGap(t *testing.T) {
-	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main", "other"}, ClusterName: "prod"}
+	opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "other"}, ClusterName: "prod"}}
 	j := startJournal(t, opts)
 	j.mustAppend(smallObservation("pods", 1))
 	j.waitFor(1)
@@ -125,7 +125,7 @@ func TestASinkThatAnOlderExporterRemovedGetsNoGap(t *testing.T) {
 
 // TestASeedGivesGapsToSinksThatWereNoMembers seeds a journal that declares one of two former sinks, and lacks a member.
 func TestASeedGivesGapsToSinksThatWereNoMembers(t *testing.T) {
-	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main", "other", "new"}, ClusterName: "prod"}
+	opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "other", "new"}, ClusterName: "prod"}}
 	j := startJournal(t, opts)
 	s := podSeed(3)
 	pods := s.Resources[0].Resource

@@ -31,7 +31,7 @@ import (
 // dead letters, and one that has not settled anything. It returns its changes.
 func writeStoppedJournal(t *testing.T, dir string) []*event.Change {
 	t.Helper()
-	j := startJournal(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})
+	j := startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"bus", "main"}}})
 	var all []*event.Change
 	for n := range 300 {
 		c := podChange(n, 4096)
@@ -178,7 +178,7 @@ func TestOfflineAndRunningAgreeOnTheNumbers(t *testing.T) {
 	dir := t.TempDir()
 	writeStoppedJournal(t, dir)
 	_, offline := readOffline(t, dir)
-	j := openJournal(t, Options{Dir: dir, Sinks: []string{"bus", "main"}})
+	j := openJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"bus", "main"}}})
 	running := j.Stat()
 	entries, err := j.Signals()
 	if err := errors.Join(err, j.Close()); err != nil {
@@ -261,7 +261,7 @@ func TestABrokenStoreIsReportedAndLeftAsItIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			fillJournal(t, Options{Dir: dir, Sinks: []string{"main"}})
+			fillJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}})
 			breakIt(t, dir)
 			requireUnchanged(t, dir, func() {
 				if _, err := OpenOffline(dir); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), dir) {
@@ -347,7 +347,7 @@ func TestDeadLettersAreDiscardedOneByOneOrAll(t *testing.T) {
 	if n, err := discardStopped(dir, "bus", nil); err != nil || n != 0 {
 		t.Errorf("none: %d, %v", n, err)
 	}
-	j := startJournal(t, Options{Dir: dir, Sinks: []string{"bus"}}) // nothing else has changed
+	j := startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"bus"}}}) // nothing else has changed
 	if s := j.Stat(); s.Sinks[0].DeadLetters != 0 || s.Newest != 300 {
 		t.Errorf("after a discard: %+v", s)
 	}

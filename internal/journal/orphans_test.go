@@ -46,8 +46,7 @@ func beginReading(j *runningJournal) *OrphanReading {
 // TestAPassIsDueBehindASnapshotUntilItHasEnded, over restarts, and under the name that its sink has now.
 func TestAPassIsDueBehindASnapshotUntilItHasEnded(t *testing.T) {
 	opts := Options{
-		Dir: t.TempDir(), Sinks: []string{"table", "late", "stream"}, ReadBack: []string{"table", "late"},
-		Starts: map[string]Start{"late": StartNow}, Destinations: map[string]string{"table": "there"},
+		Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"table", "late", "stream"}, ReadBack: []string{"table", "late"}, Starts: map[string]Start{"late": StartNow}, Destinations: map[string]string{"table": "there"}},
 	}
 	j := startJournal(t, opts)
 	observeBorder(j, event.SnapshotBegin, "1", "")
@@ -82,7 +81,7 @@ func TestAPassIsDueBehindASnapshotUntilItHasEnded(t *testing.T) {
 // TestOnlyOrphansGetDeletes: not what exists in the version that stands there, nor what has changed since the snapshot or
 // while the destination was read, in whatever way.
 func TestOnlyOrphansGetDeletes(t *testing.T) {
-	j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"table"}, ReadBack: []string{"table"}})
+	j := startJournal(t, Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"table"}, ReadBack: []string{"table"}}})
 	observePod(j, 1, "50")  // stands there
 	observePod(j, 2, "60")  // its record of the snapshot did not get there
 	observePod(j, 3, "120") // has changed since the snapshot, which the sink does not get
@@ -117,7 +116,7 @@ func TestOnlyOrphansGetDeletes(t *testing.T) {
 
 // TestTooManyChangesWhileADestinationIsReadEndThat, so that memory stays bounded.
 func TestTooManyChangesWhileADestinationIsReadEndThat(t *testing.T) {
-	j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"table"}, ReadBack: []string{"table"}})
+	j := startJournal(t, Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"table"}, ReadBack: []string{"table"}}})
 	observeBorder(j, event.SnapshotEnd, "1", "")
 	j.waitFor(1)
 	pass, reading := j.OrphanPasses("table")[0], beginReading(j)

@@ -26,7 +26,7 @@ import (
 
 func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
 	dir := t.TempDir()
-	j := startJournal(t, Options{Dir: dir, Sinks: []string{"main"}})
+	j := startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}})
 	c := journaltest.SmallChange(9)
 	j.mustAppend(event.Observation{
 		Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: "9",
@@ -38,7 +38,7 @@ func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
 	}
 	j.stopAndClose()
 
-	j = startJournal(t, Options{Dir: dir, Sinks: []string{"main"}})
+	j = startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}})
 	if got := j.readTo(0, 1); !reflect.DeepEqual(got[0].Change, c) || !got[0].InFrame {
 		t.Errorf("read %+v, in a frame: %v, want %+v", got[0].Change, got[0].InFrame, c)
 	}
@@ -86,7 +86,7 @@ func TestWhyHistoryIsLostIsStoredUntilThereIsAPosition(t *testing.T) {
 		"a position":         {event.Observation{Position: "9"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s1", Position: "9"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
+			opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}}
 			j := startJournal(t, opts)
 			if err := j.SetScopes(t.Context(), pods, []event.StoredScope{{ID: "pods;l=x", Snapshot: "s1", LostReason: "edited", Pass: "p1"}}); err != nil {
 				t.Fatal(err)
@@ -153,7 +153,7 @@ func TestAllReadersSeeTheSameOrder(t *testing.T) {
 }
 
 func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
-	j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, MaxBytes: 64 << 10, PendingBytes: 8 << 10, TailBytes: 1})
+	j := startJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}, MaxBytes: 64 << 10, PendingBytes: 8 << 10, TailBytes: 1})
 	appended := make(chan uint64)
 	ctx, stop := context.WithCancel(t.Context())
 	var count atomic.Uint64
@@ -182,7 +182,7 @@ func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
 }
 
 func TestASinkThatNeverSettledHoldsEverything(t *testing.T) {
-	j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"fast", "new"}, MaxBytes: 1 << 20})
+	j := startJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"fast", "new"}}, MaxBytes: 1 << 20})
 	for n := range 200 {
 		j.mustAppend(event.Observation{Resource: resourceNamed("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
 	}
@@ -195,7 +195,7 @@ func TestASinkThatNeverSettledHoldsEverything(t *testing.T) {
 
 func TestTheLastOffsetIsNeverReused(t *testing.T) {
 	fs := vfs.NewMem()
-	opts := Options{FS: fs, Sinks: []string{"main"}, MaxBytes: 4096}
+	opts := Options{FS: fs, Declaration: Declaration{Sinks: []string{"main"}}, MaxBytes: 4096}
 	for n := range 5 {
 		j := startJournal(t, opts)
 		j.mustAppend(smallObservation("s", n))
@@ -206,7 +206,7 @@ func TestTheLastOffsetIsNeverReused(t *testing.T) {
 }
 
 func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
-	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main", "other"}}
+	opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "other"}}}
 	j := startJournal(t, opts)
 	for n := range 10 {
 		j.mustAppend(smallObservation("s", n))
@@ -242,7 +242,7 @@ func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
 }
 
 func TestASettlementThatContradictsTheLogIsRefused(t *testing.T) {
-	j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}})
+	j := startJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}})
 	j.mustAppend(smallObservation("s", 0))
 	j.waitFor(1)
 	for _, c := range []struct {
@@ -264,7 +264,7 @@ func TestASettlementThatContradictsTheLogIsRefused(t *testing.T) {
 }
 
 func TestCallsEndWithTheirContext(t *testing.T) {
-	j := openJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main"}, PendingBytes: 1})
+	j := openJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}, PendingBytes: 1})
 	ctx, stop := context.WithCancel(t.Context())
 	if err := j.Append(ctx, smallObservation("s", 0)); err != nil {
 		t.Fatal(err)
@@ -346,7 +346,7 @@ func TestBrokenStoreIsMovedAsideAndReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			opts := Options{Dir: dir, Sinks: []string{"main"}}
+			opts := Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}}
 			fillJournal(t, opts)
 			breakIt(t, dir)
 			j := startJournal(t, opts)
@@ -536,7 +536,7 @@ func (f *fullDiskFile) Write(p []byte) (int, error) {
 
 func TestAFullDiskIsWaitedForAndNothingIsLost(t *testing.T) {
 	disk := &fullDisk{FS: vfs.NewMem(), refused: make(chan struct{}, 1)}
-	opts := Options{FS: disk, Sinks: []string{"main"}}
+	opts := Options{FS: disk, Declaration: Declaration{Sinks: []string{"main"}}}
 	j := openJournal(t, opts)
 	j.store.fs.RetryEvery = time.Millisecond
 	r := runJournal(t, j)
@@ -672,7 +672,7 @@ func TestFailedFsyncEndsRunAndNothingUnsyncedIsVisible(t *testing.T) {
 		return
 	}
 	disk := &deadDisk{FS: vfs.NewMem()}
-	j := openJournal(t, Options{FS: disk, Sinks: []string{"main"}})
+	j := openJournal(t, Options{FS: disk, Declaration: Declaration{Sinks: []string{"main"}}})
 	done := make(chan error, 1)
 	go func() { done <- j.Run(context.Background()) }()
 	_ = j.Append(context.Background(), smallObservation("s", 0))

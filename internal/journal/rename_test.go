@@ -26,9 +26,7 @@ func TestARenamedSinkContinuesAtItsDestination(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := Options{
-				FS: vfs.NewMem(), Sinks: []string{"main"},
-				Starts:       map[string]Start{"before": StartSnapshot, "after": StartSnapshot, "elsewhere": StartSnapshot},
-				Destinations: map[string]string{"main": "there", "before": "here", "after": "here", "elsewhere": "far"},
+				FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}, Starts: map[string]Start{"before": StartSnapshot, "after": StartSnapshot, "elsewhere": StartSnapshot}, Destinations: map[string]string{"main": "there", "before": "here", "after": "here", "elsewhere": "far"}},
 			}
 			j := startJournal(t, opts)
 			for n := range 10 {

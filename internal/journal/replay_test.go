@@ -36,7 +36,7 @@ func storedReplay(j *runningJournal) Replay {
 // TestAReplayEmitsTheJournalAgainOnce replays several writes, and opens the journal again after each of them.
 func TestAReplayEmitsTheJournalAgainOnce(t *testing.T) {
 	const changes = 2*replayWriteRecords + 100
-	opts := Options{Dir: t.TempDir(), Sinks: []string{"main", "other"}}
+	opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main", "other"}}}
 	j := startJournal(t, opts)
 	var since time.Time
 	for n := range changes {
@@ -95,7 +95,7 @@ func TestAReplayEmitsTheJournalAgainOnce(t *testing.T) {
 // does: whether the write is made or not, the next one goes on behind it.
 func TestAReplayThatGivesUpWaitingEmitsNothingTwice(t *testing.T) {
 	const changes = 2000
-	j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"main"}})
+	j := startJournal(t, Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}})
 	for n := range changes {
 		c := podChange(n, 40_000)
 		j.mustAppend(event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: fmt.Sprint(n)})
@@ -144,7 +144,7 @@ func TestAReplayThatGivesUpWaitingEmitsNothingTwice(t *testing.T) {
 func TestAPowerLossDuringAReplayLeavesNothingTwice(t *testing.T) {
 	const changes, writes = 200, 5
 	mem := vfs.NewCrashableMem()
-	opts := Options{FS: mem, Sinks: []string{"main"}}
+	opts := Options{FS: mem, Declaration: Declaration{Sinks: []string{"main"}}}
 	j := startJournal(t, opts)
 	for n := range changes {
 		observePod(j, n, fmt.Sprint(n+1))
@@ -197,7 +197,7 @@ func checkCrashedReplay(t *testing.T, opts Options, changes int) {
 
 // TestAReplayKeepsWhatItReadsUntilTheJournalIsHalfFull lets the sinks settle everything while a replay waits.
 func TestAReplayKeepsWhatItReadsUntilTheJournalIsHalfFull(t *testing.T) {
-	j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"main"}, MaxBytes: 8 << 20, TailBytes: 1})
+	j := startJournal(t, Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}, MaxBytes: 8 << 20, TailBytes: 1})
 	next := 0
 	appendUntil := func(bytes int64) {
 		for ; j.currentExtent().sizeBytes() < bytes; next++ {
@@ -233,7 +233,7 @@ func TestAReplayKeepsWhatItReadsUntilTheJournalIsHalfFull(t *testing.T) {
 // nothing is appended, and as the other one catches up, the replay goes on.
 func TestAReplayLeavesHalfOfTheJournalToWhatIsWatched(t *testing.T) {
 	const maxBytes = 8 << 20
-	j := startJournal(t, Options{Dir: t.TempDir(), Sinks: []string{"main", "away"}, MaxBytes: maxBytes})
+	j := startJournal(t, Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main", "away"}}, MaxBytes: maxBytes})
 	next := 0
 	for ; j.currentExtent().sizeBytes() < 3<<20; next++ {
 		j.mustAppend(event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{podChange(next, 40_000)}})

@@ -34,7 +34,7 @@ func lettersOf(j *runningJournal, sink string) []uint64 {
 }
 
 func TestRequeuedDeadLettersFollowEverythingForTheirSinkAlone(t *testing.T) {
-	opts := Options{Dir: t.TempDir(), Sinks: []string{"main", "other"}}
+	opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main", "other"}}}
 	j := startJournal(t, opts)
 	var letters []event.DeadLetter
 	for n := range 70 { // several writes
@@ -78,7 +78,7 @@ func TestRequeuedDeadLettersFollowEverythingForTheirSinkAlone(t *testing.T) {
 }
 
 func TestADeadLetterIsNotRequeuedBehindAChangeOfTheSameWrite(t *testing.T) {
-	opts := Options{Dir: t.TempDir(), Sinks: []string{"main"}}
+	opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}}
 	j := startJournal(t, opts)
 	letter := event.DeadLetter{Offset: 1, Reason: "no", Change: observePod(j, 1, "1")}
 	j.waitFor(1)
@@ -114,7 +114,7 @@ func TestADeadLetterIsNotRequeuedBehindAChangeOfTheSameWrite(t *testing.T) {
 
 // TestARetriedChangeThatASeedDropsIsADeadLetterAgain, unless its sink has settled it.
 func TestARetriedChangeThatASeedDropsIsADeadLetterAgain(t *testing.T) {
-	opts := Options{Dir: t.TempDir(), Sinks: []string{"main", "other"}}
+	opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main", "other"}}}
 	j := startJournal(t, opts)
 	var letters []event.DeadLetter
 	for n := range 70 {

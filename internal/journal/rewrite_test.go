@@ -58,7 +58,7 @@ func replacingFuncs(old []byte) RewriteFuncs {
 func TestRewrittenDataIsLeftInNoFile(t *testing.T) {
 	dir := t.TempDir()
 	old, other := incompressibleBytes(1), incompressibleBytes(2)
-	options := Options{Dir: dir, Sinks: []string{"main"}}
+	options := Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}}
 	r := startJournal(t, options)
 	for n := 1; n <= 20; n++ {
 		o := smallObservation("pods", n)

@@ -72,7 +72,7 @@ func fillForSalvage(t *testing.T, opts Options, r *rand.Rand) filled {
 // of those that were there. The next start finds the same, and both report the recovery, which begins with gaps.
 func TestWhatStandsBeforeADamagedByteIsDelivered(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	opts := Options{Dir: t.TempDir(), Sinks: []string{"fast", "slow", "paused"}, ClusterName: "prod", Logger: discardLogger}
+	opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"fast", "slow", "paused"}, ClusterName: "prod"}, Logger: discardLogger}
 	f := fillForSalvage(t, opts, r)
 	t.Run("stopped", func(t *testing.T) { f.flipBytes(t, opts.Dir, opts, r) })
 	t.Run("killed", func(t *testing.T) { f.flipBytes(t, f.killed, opts, r) })
@@ -169,7 +169,7 @@ func (f *filled) check(t *testing.T, opts Options) (newest uint64, recovered boo
 
 // TestAnInterruptedSalvageIsBegunAgain, and a finished one is not.
 func TestAnInterruptedSalvageIsBegunAgain(t *testing.T) {
-	opts := Options{Dir: t.TempDir(), Sinks: []string{"fast", "slow", "paused"}, ClusterName: "prod", Logger: discardLogger}
+	opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"fast", "slow", "paused"}, ClusterName: "prod"}, Logger: discardLogger}
 	f := fillForSalvage(t, opts, rand.New(rand.NewPCG(3, 4)))
 	markStore(t, opts.Dir)
 	j := openJournal(t, opts)

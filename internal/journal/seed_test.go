@@ -43,7 +43,7 @@ func (r *runningJournal) mustSeed(s Seed) {
 }
 
 func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
-	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
+	opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}}
 	j := startJournal(t, opts)
 	for n := range 5 {
 		j.mustAppend(smallObservation("deployments.apps", n))
@@ -83,7 +83,7 @@ func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
 }
 
 func TestACrashWithinASeedLeavesAnEmptyJournal(t *testing.T) {
-	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
+	opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}}
 	j := startJournal(t, opts)
 	j.mustAppend(smallObservation("pods", 1))
 	j.waitFor(1)
@@ -163,7 +163,7 @@ func TestCheckpointIsConsistent(t *testing.T) {
 }
 
 func TestSeedHasNoBodiesUntilFilled(t *testing.T) {
-	opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}}
+	opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}}
 	j := startJournal(t, opts)
 	bodiless := func(want bool) {
 		t.Helper()
@@ -191,7 +191,7 @@ func TestSeedHasNoBodiesUntilFilled(t *testing.T) {
 
 // BenchmarkSeed seeds a journal on the real disk with a million known objects. One op is one seed.
 func BenchmarkSeed(b *testing.B) {
-	j := startJournal(b, Options{Dir: b.TempDir(), Sinks: []string{"main"}})
+	j := startJournal(b, Options{Dir: b.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}})
 	for b.Loop() {
 		j.mustSeed(podSeed(1_000_000))
 	}

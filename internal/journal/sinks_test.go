@@ -13,7 +13,7 @@ import (
 // longer, after which it does neither, nor in the next process.
 func TestDeclaredSinksHoldTheTrim(t *testing.T) {
 	fs := vfs.NewMem()
-	j := startJournal(t, Options{FS: fs, Sinks: []string{"main"}})
+	j := startJournal(t, Options{FS: fs, Declaration: Declaration{Sinks: []string{"main"}}})
 	for n := range 10 {
 		j.mustAppend(smallObservation("s", n))
 	}
@@ -48,7 +48,7 @@ func TestDeclaredSinksHoldTheTrim(t *testing.T) {
 		t.Error("a sink that was taken back can settle")
 	}
 	j.stopAndClose()
-	j = startJournal(t, Options{FS: fs, Sinks: []string{"main", "new"}})
+	j = startJournal(t, Options{FS: fs, Declaration: Declaration{Sinks: []string{"main", "new"}}})
 	if cursor, _, err := j.Cursor("new"); cursor.Low != 4 || err != nil {
 		t.Errorf("a sink that returns continues at %d (%v)", cursor.Low, err)
 	}
@@ -70,7 +70,7 @@ func TestARenamedSinkGetsWhatTheFormerOneLacked(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			opts := Options{Dir: t.TempDir(), Sinks: []string{"delivers", "before"}, MaxBytes: 64 << 10, PendingBytes: 1 << 10}
+			opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"delivers", "before"}}, MaxBytes: 64 << 10, PendingBytes: 1 << 10}
 			j := startJournal(t, opts)
 			for n := range 500 {
 				j.mustAppend(smallObservation("s", n))

@@ -46,7 +46,7 @@ func TestANewSinkBeginsAsItsStartDefines(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			opts := Options{FS: vfs.NewMem(), Sinks: []string{"main"}, Starts: starts}
+			opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}, Starts: starts}}
 			j := startJournal(t, opts)
 			for n := range 10 {
 				j.mustAppend(smallObservation("pods", n+1))
@@ -86,7 +86,7 @@ func TestANewSinkBeginsAsItsStartDefines(t *testing.T) {
 // none.
 func TestARequestEndsWithItsEnd(t *testing.T) {
 	fs := vfs.NewMem()
-	j := startJournal(t, Options{FS: fs, Sinks: []string{"main"}})
+	j := startJournal(t, Options{FS: fs, Declaration: Declaration{Sinks: []string{"main"}}})
 	j.mustAppend(smallObservation("pods", 1))
 	j.waitFor(1)
 	if err := j.Declare(t.Context(), Declaration{Sinks: []string{"main", "new"}, Starts: map[string]Start{"new": StartSnapshot}}); err != nil {
@@ -113,7 +113,7 @@ func TestARequestEndsWithItsEnd(t *testing.T) {
 			t.Errorf("after the end is requested %v", got)
 		}
 		j.stopAndClose()
-		j = startJournal(t, Options{FS: fs, Sinks: []string{"main", "new"}, Starts: map[string]Start{"new": StartSnapshot}})
+		j = startJournal(t, Options{FS: fs, Declaration: Declaration{Sinks: []string{"main", "new"}, Starts: map[string]Start{"new": StartSnapshot}}})
 	}
 	j.stopAndClose()
 }
@@ -130,8 +130,7 @@ func TestASeedRequestsSnapshotsForNewSinks(t *testing.T) {
 		"unknown members": {Members{}, "waiting "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := startJournal(t, Options{FS: vfs.NewMem(), Sinks: []string{"main", "waiting", "new", "later", "returned"},
-				Starts: map[string]Start{"new": StartSnapshot, "waiting": StartSnapshot, "returned": StartSnapshot, "later": StartNow}})
+			j := startJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "waiting", "new", "later", "returned"}, Starts: map[string]Start{"new": StartSnapshot, "waiting": StartSnapshot, "returned": StartSnapshot, "later": StartNow}}})
 			seed := podSeed(3)
 			seed.Members = c.members
 			var requests event.StoredScope

@@ -65,7 +65,7 @@ func (f *slowFile) SyncData() error {
 // slow.
 func TestReaderContinuesAfterTrimPassesIt(t *testing.T) {
 	disk := &slowDisk{FS: vfs.NewMem()}
-	runInVirtualTime(t, Options{FS: disk, Sinks: []string{"main"}, TailBytes: 1}, func(t *testing.T, j *runningJournal) {
+	runInVirtualTime(t, Options{FS: disk, Declaration: Declaration{Sinks: []string{"main"}}, TailBytes: 1}, func(t *testing.T, j *runningJournal) {
 		for n := range 40 {
 			j.mustAppend(bulkObservation(n, 200<<10))
 		}

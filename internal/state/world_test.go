@@ -163,7 +163,7 @@ func (w *world) startProcess(fs vfs.FS) *process {
 		members = members[:1]
 	}
 	w.started++
-	j, err := journal.Open(journal.Options{Dir: "journal", FS: fs, Sinks: append([]string{Sink}, members...), ClusterName: "c", Logger: quiet})
+	j, err := journal.Open(journal.Options{Dir: "journal", FS: fs, Declaration: journal.Declaration{Sinks: append([]string{Sink}, members...), ClusterName: "c"}, Logger: quiet})
 	if err != nil {
 		w.t.Fatal(err)
 	}

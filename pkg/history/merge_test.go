@@ -23,7 +23,7 @@ type podMix struct {
 
 type podState struct {
 	owner, node, ip, uid string
-	restarts, phase      int
+	restarts             int
 	at                   time.Time
 }
 
@@ -94,7 +94,8 @@ func (m *podMix) store(tb testing.TB, w *Writer, rows []Row) (bytes int) {
 		tb.Fatal(err)
 	}
 	clear(rows)
-	w.Settle(w.LastSequence())
+	_, newest := w.Position()
+	w.Settle(newest)
 	return bytes
 }
 
@@ -175,7 +176,8 @@ func BenchmarkWriter(b *testing.B) {
 			if err == nil {
 				err = batch.Commit()
 			}
-			w.Settle(w.LastSequence())
+			_, newest := w.Position()
+			w.Settle(newest)
 			for more := true; more && err == nil; {
 				more, err = w.Compact(false)
 			}

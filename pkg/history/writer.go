@@ -365,13 +365,6 @@ func (w *Writer) Position() (history string, sequence int64) {
 	return w.manifest.History, w.manifest.LastSequence()
 }
 
-// LastSequence returns the sequence of the newest row.
-func (w *Writer) LastSequence() int64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.manifest.LastSequence()
-}
-
 // Close ends the claim of the process. Nothing else is running.
 func (w *Writer) Close() error {
 	if w.lock == nil {

@@ -100,7 +100,7 @@ type pipeline struct {
 }
 
 func startPipeline(t *testing.T) *pipeline {
-	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"null"}})
+	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Declaration: journal.Declaration{Sinks: []string{"null"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

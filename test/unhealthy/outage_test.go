@@ -70,7 +70,7 @@ func (o oneSinksJournal) Settle(ctx context.Context, c event.Cursor, dead []even
 func TestADestinationThatIsAwayCostsNoMemoryAndNoChange(t *testing.T) {
 	const third = 20_000 // changes, 40 MB of them
 	quiet := slog.New(slog.DiscardHandler)
-	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Sinks: []string{"away", "well"}, Logger: quiet})
+	j, err := journal.Open(journal.Options{Dir: t.TempDir(), Declaration: journal.Declaration{Sinks: []string{"away", "well"}}, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -262,7 +262,7 @@ func (w *cluster) removeACLs() {
 // startPipeline runs a journal and a pipeline, as the exporter does.
 func (w *cluster) startPipeline(log *slog.Logger) {
 	w.t.Helper()
-	j, err := journal.Open(journal.Options{Dir: w.t.TempDir(), Sinks: []string{"kafka"}, Logger: slog.New(slog.DiscardHandler)})
+	j, err := journal.Open(journal.Options{Dir: w.t.TempDir(), Declaration: journal.Declaration{Sinks: []string{"kafka"}}, Logger: slog.New(slog.DiscardHandler)})
 	w.mustSucceed(err)
 	w.journal = j
 	s, err := kafka.New(kafka.Config{Brokers: []string{w.client.Addr.String()}, Topic: "unhealthy.{namespace}"}, format.JSON, log)

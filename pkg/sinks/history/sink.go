@@ -209,7 +209,7 @@ func (s *Sink) tend(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			last := s.writer.LastSequence()
+			_, last := s.writer.Position()
 			newest, idle = last, last == newest
 		case <-s.wake:
 			if s.tendFailed() { // not again before the next tick

@@ -61,7 +61,7 @@ func runPart(ctx context.Context, name string, args []string) (err error) {
 	if p.sink, err = p.open(log); err != nil {
 		return err
 	}
-	if p.journal, err = journal.Open(journal.Options{Dir: *dir, Sinks: []string{"main", state.Sink}, Logger: log}); err != nil {
+	if p.journal, err = journal.Open(journal.Options{Dir: *dir, Declaration: journal.Declaration{Sinks: []string{"main", state.Sink}}, Logger: log}); err != nil {
 		return err
 	}
 	running, stop := context.WithCancel(ctx)
