@@ -68,6 +68,8 @@ func writeHistory(t *testing.T) (dir string) {
 	add(deploy, "updated", "web", "50", web("50", 5, "b"), func(r *history.Row) {
 		r.Manager, r.Changed = "hpa", []history.Difference{{Path: "/spec/replicas", From: "3", To: "5"}}
 	})
+	add(deploy, "added", "old", "51", `{"metadata":{"name":"old"}}`, nil)
+	add(deploy, history.Left, "old", "51", "", nil)
 	ids := make([]history.ID, len(rows))
 	for i := range ids {
 		ids[i][0] = byte(i + 1)
@@ -99,6 +101,8 @@ func TestHistoryTellsWhatChangedByWhomFromWhatToWhat(t *testing.T) {
 		{"log Deployment web -n shop --path spec.replicas", []string{"2 → 3", "3 → 5"}, "image"},
 		{"log deployments.apps --by ali*", []string{"2 → 3"}, "3 → 5"},
 		{"log --since rv:30 --until rv:49 deploy", []string{"image: a → b"}, "3 → 5"},
+		{"log deploy/old", []string{"+ deployments.apps shop/old", "- deployments.apps shop/old  no longer selected by the rules; it may exist"}, "gone"},
+		{"get deploy --at rv:60 -o name", []string{"deployment.apps/web"}, "old"},
 		{"log po/p", []string{"- pods shop/p  gone: deleted after"}, "deployments"},
 		{"get deploy/web --at " + at(5) + " -n shop -o json", []string{`"replicas":2`}, ""},
 		{"get deploy web --at rv:20 -o yaml", []string{"replicas: 3"}, ""},

@@ -205,6 +205,7 @@ func playScript(t *testing.T, dir string) (c *scripted, at time.Time) {
 	c.live(60)
 	c.store(t, dir)
 	c.now = today.Add(-4 * time.Hour)
+	c.leave()
 	c.live(120)
 	at = c.now
 	for _, o := range c.alive {
@@ -283,9 +284,10 @@ func (c *scripted) create(resource event.Resource) *scriptedObject {
 // state returns the object as JSON; of a Pod, whether it is ready.
 func (o *scriptedObject) state(ready time.Time) []byte {
 	spec := fmt.Sprintf(`"spec":{"replicas":%d,"image":%q}`, o.replicas, o.image)
-	if o.Resource == bindings {
+	switch o.Resource {
+	case bindings:
 		spec = fmt.Sprintf(`"subjects":[{"kind":"User","name":"user%d"}]`, o.replicas)
-	} else if o.Resource == pods {
+	case pods:
 		quantity := fmt.Sprintf("%dm", o.millis)
 		if o.millis%1000 == 0 {
 			quantity = fmt.Sprint(o.millis / 1000)
@@ -437,6 +439,16 @@ func (c *scripted) edit(o *scriptedObject) {
 	}
 	c.change(event.Updated, o, manager, o.state(time.Time{}))
 	o.edits = append(o.edits, edit{clock(c.now), o.user, manager, path, from, to})
+}
+
+// leave has edited rules no longer select a Deployment, which is no delete.
+func (c *scripted) leave() {
+	i := slices.IndexFunc(c.alive, func(o *scriptedObject) bool { return o.Resource == deployments && o.replicas > 1 })
+	left := c.alive[i].Change
+	left.Type, left.Left, left.After, left.Changed, left.Actor, left.ChangedAt = event.Deleted, true, nil, nil, nil, event.ChangeTime{}
+	left.FinalStateUnknown, left.Coalesced, left.Pass = true, true, "edit"
+	c.emit(left)
+	c.end(c.alive[i])
 }
 
 // losePods has two Pods deleted while nothing watches: one by a list of what changed, one by its absence in a whole list.

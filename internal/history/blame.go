@@ -59,7 +59,7 @@ func (b *blamer) addRow(row *history.Row, s Scope) error {
 				w.User = row.User
 			}
 		}
-	case row.Type == "deleted":
+	case row.IsEnd():
 		b.root = nil
 	case row.IsState() && row.Object != "":
 		w := &write{Facts: row.Facts, found: row.Type == "snapshot" || row.Type == "sync"}

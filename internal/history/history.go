@@ -213,7 +213,7 @@ func (f *versionFold) addRow(row *history.Row) error {
 // it. A delete in the version before it was found by a list, or made by edited rules.
 func (f *versionFold) readVersion(row *history.Row) (string, error) {
 	read := f.listing.readVersion(&row.Facts)
-	if row.Type != "deleted" || read != f.before.ResourceVersion {
+	if !row.IsEnd() || read != f.before.ResourceVersion {
 		return read, nil
 	}
 	before, err := f.history.versionBefore(f.ctx, row)
@@ -222,7 +222,7 @@ func (f *versionFold) readVersion(row *history.Row) (string, error) {
 
 // endObject adds the current object to what was found, if it existed.
 func (f *versionFold) endObject() {
-	if f.newest != nil && f.newest.Type != "deleted" && !f.listing.lacks(f.newest, f.later, f.version) {
+	if f.newest != nil && !f.newest.IsEnd() && !f.listing.lacks(f.newest, f.later, f.version) {
 		f.found = append(f.found, f.newest)
 	}
 	f.newest, f.later = nil, nil

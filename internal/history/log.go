@@ -19,7 +19,7 @@ import (
 type Entry struct {
 	Time            time.Time    `json:"time"`               // made then or before
 	NotBefore       time.Time    `json:"notBefore,omitzero"` // and not before; zero if not known
-	Type            string       `json:"type"`               // added, updated, deleted, found, missing, gap or attribution.gap
+	Type            string       `json:"type"`               // added, updated, deleted, left, found, missing, gap or attribution.gap
 	Cluster         string       `json:"cluster"`
 	Group           string       `json:"group"`
 	Version         string       `json:"version,omitempty"`
@@ -269,7 +269,7 @@ func (r *logReader) addState(row *history.Row) {
 	if kind == "snapshot" || kind == "sync" {
 		kind = found
 	}
-	known := r.last != nil && r.last.Type != "deleted" && r.last.UID == row.UID && r.last.ResourceVersion == row.ResourceVersion
+	known := r.last != nil && !r.last.IsEnd() && r.last.UID == row.UID && r.last.ResourceVersion == row.ResourceVersion
 	if kind != found || !known && (r.last != nil || r.single) {
 		e := r.newEntry(row, kind)
 		if r.single && len(e.Changed) == 0 && r.last != nil && r.last.Object != "" && row.Object != "" && kind != "added" {
@@ -282,7 +282,7 @@ func (r *logReader) addState(row *history.Row) {
 
 // endObject adds that the current object was deleted while nothing watched, if a whole list says so.
 func (r *logReader) endObject() {
-	if r.last == nil || r.last.Type == "deleted" || r.key.Name == "" {
+	if r.last == nil || r.last.IsEnd() || r.key.Name == "" {
 		return
 	}
 	for _, w := range r.listing.whole {
@@ -302,17 +302,10 @@ func (r *logReader) newEntry(row *history.Row, kind string) *Entry {
 		User: row.User, Certainty: row.Attribution, Manager: row.Manager, sequence: row.Sequence}
 	for _, d := range row.Changed {
 		if !field.IsBookkeeping(d.Path) {
-			e.Changed = append(e.Changed, Difference{Path: d.Path, From: rawValue(d.From), To: rawValue(d.To)})
+			e.Changed = append(e.Changed, Difference{d.Path, json.RawMessage(d.From), json.RawMessage(d.To)})
 		}
 	}
 	return e
-}
-
-func rawValue(text string) json.RawMessage {
-	if text == "" {
-		return nil
-	}
-	return json.RawMessage(text)
 }
 
 func (r *logReader) addAttributionGap(row *history.Row) {

@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -64,7 +65,7 @@ func (p *Printer) printValue(v any) error {
 	return err
 }
 
-var signs = map[string]string{"added": "+", "updated": "~", "deleted": "-", missing: "-", found: "·", "gap": "!", "attribution.gap": "!", "attributed": "·"}
+var signs = map[string]string{"added": "+", "updated": "~", "deleted": "-", history.Left: "-", missing: "-", found: "·", "gap": "!", "attribution.gap": "!", "attributed": "·"}
 
 // line writes an entry for people: when, what, the author, from what to what.
 func (e *Entry) line() string {
@@ -85,6 +86,8 @@ func (e *Entry) line() string {
 		parts = append(parts, " gone: deleted after "+formatTime(e.NotBefore))
 	case found:
 		parts = append(parts, " found by a list")
+	case history.Left:
+		parts = append(parts, " no longer selected by the rules; it may exist")
 	}
 	if e.Time.Sub(e.NotBefore) >= exactWithin && !e.NotBefore.IsZero() && e.Type != missing {
 		parts = append(parts, " not before "+formatTime(e.NotBefore))
@@ -100,10 +103,7 @@ func (e *Entry) who() string {
 	if e.Certainty == event.Likely {
 		who += "?"
 	}
-	if who == "" {
-		who = e.Manager
-	}
-	return field.EscapeUnprintable(who)
+	return field.EscapeUnprintable(cmp.Or(who, e.Manager))
 }
 
 // describeChanges writes the first changes, those of the spec before those of the status, and how many more there are.
@@ -121,11 +121,11 @@ func describeChanges(all []Difference) string {
 func describeChange(d Difference) string {
 	path := field.PathOf(d.Path)
 	switch {
-	case d.From == nil && d.To == nil:
+	case len(d.From)+len(d.To) == 0:
 		return path
-	case d.From == nil:
+	case len(d.From) == 0:
 		return path + ": + " + describeValue(d.To)
-	case d.To == nil:
+	case len(d.To) == 0:
 		return path + ": - " + describeValue(d.From)
 	}
 	return path + ": " + describeValue(d.From) + " → " + describeValue(d.To)
@@ -196,11 +196,8 @@ func (p *Printer) printObjectLine(row *history.Row, at time.Time) error {
 		age = at.Sub(object.Metadata.CreationTimestamp).Round(time.Second).String()
 	}
 	name := (event.Resource{Group: row.Group, Resource: row.Resource}).String() + "/" + row.Name
-	who := row.User
-	if who == "" {
-		who = row.Manager
-	}
-	line := fmt.Sprintf(form, field.EscapeUnprintable(row.Namespace), field.EscapeUnprintable(name), age, formatTime(row.Time()), field.EscapeUnprintable(who))
+	line := fmt.Sprintf(form, field.EscapeUnprintable(row.Namespace), field.EscapeUnprintable(name), age, formatTime(row.Time()),
+		field.EscapeUnprintable(cmp.Or(row.User, row.Manager)))
 	_, err := io.WriteString(p.Out, strings.TrimRight(line, " \n")+"\n")
 	return err
 }

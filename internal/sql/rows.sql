@@ -7,7 +7,7 @@ WITH lists AS (
 ), states AS (
   SELECT *, max(changed_at) OVER (PARTITION BY cluster, "group", resource, namespace, name
     ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS valid_from
-  FROM changes WHERE type IN ('added', 'updated', 'deleted', 'snapshot', 'sync', 'alive')
+  FROM changes WHERE type IN ('added', 'updated', 'deleted', 'left', 'snapshot', 'sync', 'alive')
 ), spans AS (
   SELECT *, lead(valid_from) OVER (PARTITION BY cluster, "group", resource, namespace, name ORDER BY sequence) AS next_at,
     lead(sequence) OVER (PARTITION BY cluster, "group", resource, namespace, name ORDER BY sequence) AS next
@@ -22,7 +22,7 @@ WITH lists AS (
 SELECT s.cluster AS cluster, s."group" AS "group", s.resource AS resource, s.namespace AS namespace, s.name AS name, s.uid AS uid,
   s.resource_version AS resource_version, s.valid_from AS valid_from, coalesce(m.missing_at, s.next_at) AS valid_to, s.object AS object
 FROM spans AS s LEFT JOIN missing AS m ON m.sequence = s.sequence
-WHERE s.type <> 'deleted';
+WHERE s.type NOT IN ('deleted', 'left');
 
 -- Each change with its author, where it is known. manager is the name that the writer gave itself.
 CREATE OR REPLACE VIEW who_changed AS

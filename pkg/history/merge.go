@@ -111,7 +111,7 @@ func (f *fold) next() (record, error) {
 
 // exists reports whether newest is of an object that exists, or of a snapshot that is open.
 func (f *fold) exists() bool {
-	return f.newest.cells != nil && f.newest.text(columnType) != "deleted" &&
+	return f.newest.cells != nil && !isEnd(f.newest.text(columnType)) &&
 		(f.key.Name == "" || f.newest.sequence() > max(f.whole, f.partial))
 }
 

@@ -28,7 +28,7 @@ type Facts struct {
 	Name            string `parquet:"name,dict"`      // "" for control records, which are about a resource
 	UID             string `parquet:"uid,dict"`
 	ResourceVersion string `parquet:"resource_version"`
-	Type            string `parquet:"type,dict"` // that of the record (docs/events.md), or Alive
+	Type            string `parquet:"type,dict"` // that of the record (docs/events.md), Left or Alive
 
 	ChangedAt  time.Time `parquet:"changed_at,optional,timestamp(microsecond)"` // made at this time or before; zero: not said
 	NotBefore  time.Time `parquet:"not_before,optional,timestamp(microsecond)"` // and not before this one; zero: not known
@@ -59,6 +59,9 @@ type Difference struct {
 // a time, and ignores it otherwise.
 const Alive = "alive"
 
+// Left is the type of a row which says that edited rules no longer select an object: what becomes of it is not known.
+const Left = "left"
+
 // Time returns when the change was made, at the latest, or else when it was read.
 func (r *Facts) Time() time.Time {
 	if r.ChangedAt.IsZero() {
@@ -72,11 +75,16 @@ func (r *Facts) IsState() bool { return isState(r.Type) }
 
 func isState(t string) bool {
 	switch t {
-	case "added", "updated", "deleted", "snapshot", "sync", Alive:
+	case "added", "updated", "snapshot", "sync", Alive:
 		return true
 	}
-	return false
+	return isEnd(t)
 }
+
+// IsEnd reports whether the row ends what the history has of an object, until another one.
+func (r *Facts) IsEnd() bool { return isEnd(r.Type) }
+
+func isEnd(t string) bool { return t == "deleted" || t == Left }
 
 // Key is what files are sorted by: the object that a row is about. Control records have no name, so that they stand before
 // the objects they concern.

@@ -29,6 +29,9 @@ func newRow(c *event.Change) history.Row {
 		ChangedAt: c.ChangedAt.At, NotBefore: c.ChangedAt.NotBefore, TimeSource: string(c.ChangedAt.Source), ObservedAt: c.ObservedAt,
 		Changed: differences(c.Changed),
 	}}
+	if c.Left {
+		r.Type = history.Left
+	}
 	if c.Actor != nil {
 		r.Manager = c.Actor.Manager
 	}

@@ -143,12 +143,14 @@ func TestARowHasWhatIsKnownOfAChange(t *testing.T) {
 		Attribution: &event.Attribution{Of: c.ID(), By: event.Identity{User: "alice"}, Certainty: event.Exact}}
 	paths := newMessages(2, 2)[0].Change
 	paths.Changed = []byte(`["/spec","/a\"b"]`)
+	left := newMessages(3, 3)[0].Change
+	left.Type, left.Left, left.After = event.Deleted, true, nil
 	mustPublish(t, s, []sinks.Message{{Offset: 1, Change: c}, {Offset: 2, Change: gap}, {Offset: 3, Change: author}, {Offset: 4, Change: paths},
-		{Offset: 5, Change: &event.Change{Type: event.Watermark, Watermark: &event.WatermarkInfo{}}}})
+		{Offset: 5, Change: left}, {Offset: 6, Change: &event.Change{Type: event.Watermark, Watermark: &event.WatermarkInfo{}}}})
 	mustClose(t, s)
 	rows := readRows(t, dir)
-	if len(rows) != 4 {
-		t.Fatalf("%d rows", len(rows))
+	if len(rows) != 5 || rows[4].Type != history.Left {
+		t.Fatalf("%d rows: %+v", len(rows), rows)
 	}
 	want := []history.Difference{{Path: "/spec/replicas", From: "1", To: "2"}, {Path: `/metadata/labels/a~1"b`, To: `{"x":[1]}`}, {Path: "/x", From: "null"}}
 	if r := rows[0]; !slices.Equal(r.Changed, want) || r.Manager != "kubectl" || !r.ChangedAt.Equal(at) || r.TimeSource != "audit" ||
