@@ -163,14 +163,14 @@ func historyGetCommand() *cobra.Command {
 		}
 		return f.ask(cmd, args, func(ctx context.Context, h *history.History, s history.Scope) error {
 			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output.value, Single: s.Name != "" && f.namespace != ""}
-			found, doubt, err := h.Print(ctx, &p, s, m)
+			doubt, err := h.Print(ctx, &p, s, m)
 			if err != nil {
 				return err
 			}
 			if err := sayDoubt(cmd.ErrOrStderr(), doubt); err != nil {
 				return err
 			}
-			if s.Name != "" && found == 0 {
+			if s.Name != "" && p.Printed == 0 {
 				return fmt.Errorf("%s did not exist at %s: 'exporter history log' shows when it did", s, m)
 			}
 			return nil

@@ -27,6 +27,7 @@ type Blame struct {
 type blamer struct {
 	object history.Key
 	root   *blamed
+	end    string // how it ended
 	writes []*write
 }
 
@@ -60,7 +61,7 @@ func (b *blamer) addRow(row *history.Row, s Scope) error {
 			}
 		}
 	case row.IsEnd():
-		b.root = nil
+		b.root, b.end = nil, row.Type
 	case row.IsState() && row.Object != "":
 		w := &write{Facts: row.Facts, found: row.Type == "snapshot" || row.Type == "sync"}
 		b.writes = append(b.writes, w)

@@ -74,10 +74,27 @@ func (h *History) Get(ctx context.Context, s Scope, m Moment, pass func(*history
 			return doubt, err
 		}
 	}
-	if passed && s.Name != "" { // it is known, whatever else was
+	switch {
+	case s.Name == "":
+	case passed: // it is known, whatever else was
 		doubt.Unknown = slices.DeleteFunc(doubt.Unknown, func(u *Unknown) bool { return u.begin })
+	default:
+		var last *Entry
+		err = h.Log(ctx, LogOptions{Scope: s, Until: m}, func(e *Entry) error { last = e; return nil })
+		if last != nil && last.Type == history.Left {
+			doubt.Uncertain = append(doubt.Uncertain, s.String()+": "+noLongerSelected+" since "+formatTime(last.Time))
+		}
 	}
-	return doubt, nil
+	return doubt, err
+}
+
+// Print writes the objects of a scope as they were at a moment.
+func (h *History) Print(ctx context.Context, p *Printer, s Scope, m Moment) (Doubt, error) {
+	doubt, err := h.Get(ctx, s, m, func(row *history.Row) error { return p.PrintObject(row, m.Time) })
+	if err == nil {
+		err = p.EndObjects()
+	}
+	return doubt, err
 }
 
 // split returns a scope for each type, so that each has its objects in order.
@@ -89,19 +106,6 @@ func (s Scope) split() (all []Scope) {
 		return []Scope{s}
 	}
 	return all
-}
-
-// Print writes the objects of a scope as they were at a moment, and returns how many there were.
-func (h *History) Print(ctx context.Context, p *Printer, s Scope, m Moment) (found int, doubt Doubt, err error) {
-	at := m.Time
-	doubt, err = h.Get(ctx, s, m, func(row *history.Row) error {
-		found++
-		return p.PrintObject(row, at)
-	})
-	if err != nil {
-		return found, doubt, err
-	}
-	return found, doubt, p.EndObjects()
 }
 
 // OrNewest returns a moment, or that of the newest row for none.
@@ -214,7 +218,10 @@ func (h *History) Blame(ctx context.Context, s Scope) ([]Blame, error) {
 			}
 		}
 	}
-	if b.root == nil {
+	switch {
+	case b.root == nil && b.end == history.Left:
+		return nil, exit.With(exit.Unknown, fmt.Errorf("%s is %s", s, noLongerSelected))
+	case b.root == nil:
 		return nil, exit.With(exit.Runtime, fmt.Errorf("%s does not exist now: 'exporter history log' shows what became of it", s))
 	}
 	var all []Blame

@@ -28,13 +28,15 @@ const (
 	shownValue   = 60 // characters of a value
 )
 
+const noLongerSelected = "no longer selected by the rules, and may exist"
+
 // Printer writes answers in one form.
 type Printer struct {
 	Out    io.Writer
 	Format string
 	Single bool // of objects: the only one is printed by itself, not in a list
 
-	printed int
+	Printed int // how many objects were
 }
 
 // PrintEntry writes an entry of a log or of a comparison.
@@ -87,7 +89,7 @@ func (e *Entry) line() string {
 	case found:
 		parts = append(parts, " found by a list")
 	case history.Left:
-		parts = append(parts, " no longer selected by the rules; it may exist")
+		parts = append(parts, " "+noLongerSelected)
 	}
 	if e.Time.Sub(e.NotBefore) >= exactWithin && !e.NotBefore.IsZero() && e.Type != missing {
 		parts = append(parts, " not before "+formatTime(e.NotBefore))
@@ -152,7 +154,7 @@ func (p *Printer) PrintDifference(e *Entry) error {
 
 // PrintObject writes an object as it was at a moment. at is the time for which its age is shown.
 func (p *Printer) PrintObject(row *history.Row, at time.Time) error {
-	p.printed++
+	p.Printed++
 	var err error
 	switch p.Format {
 	case Name:
@@ -170,7 +172,7 @@ func (p *Printer) PrintObject(row *history.Row, at time.Time) error {
 		}
 	default:
 		before := ",\n"
-		if p.printed == 1 {
+		if p.Printed == 1 {
 			before = `{"apiVersion":"v1","kind":"List","metadata":{},"items":[` + "\n"
 		}
 		if p.Single {
@@ -183,7 +185,7 @@ func (p *Printer) PrintObject(row *history.Row, at time.Time) error {
 
 func (p *Printer) printObjectLine(row *history.Row, at time.Time) error {
 	const form = "%-20s %-56s %-8s %-29s %s\n"
-	if p.printed == 1 {
+	if p.Printed == 1 {
 		if _, err := fmt.Fprintf(p.Out, form, "NAMESPACE", "NAME", "AGE", "SINCE", "BY"); err != nil {
 			return err
 		}
@@ -208,10 +210,10 @@ func (p *Printer) EndObjects() (err error) {
 		return nil
 	}
 	switch {
-	case p.Single && p.printed > 0:
+	case p.Single && p.Printed > 0:
 		_, err = io.WriteString(p.Out, "\n")
 	case p.Single:
-	case p.printed == 0:
+	case p.Printed == 0:
 		_, err = io.WriteString(p.Out, `{"apiVersion":"v1","kind":"List","metadata":{},"items":[]}`+"\n")
 	default:
 		_, err = io.WriteString(p.Out, "\n]}\n")

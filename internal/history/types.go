@@ -14,11 +14,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/nearest"
 )
 
-// builtIn has the types of Kubernetes that people name in a short form: group, plural, kind, and short names. The rows carry
-// no short names.
+// builtIn has the types of Kubernetes that people name, whether rows have them or not: group, plural, kind, and short names,
+// which no row has.
 var builtIn = parseBuiltIn(`
-- bindings Binding
-- componentstatuses ComponentStatus cs
 - configmaps ConfigMap cm
 - endpoints Endpoints ep
 - events Event ev
@@ -51,12 +49,9 @@ batch jobs Job
 certificates.k8s.io certificatesigningrequests CertificateSigningRequest csr
 coordination.k8s.io leases Lease
 discovery.k8s.io endpointslices EndpointSlice
-flowcontrol.apiserver.k8s.io flowschemas FlowSchema
-flowcontrol.apiserver.k8s.io prioritylevelconfigurations PriorityLevelConfiguration
 networking.k8s.io ingressclasses IngressClass
 networking.k8s.io ingresses Ingress ing
 networking.k8s.io networkpolicies NetworkPolicy netpol
-node.k8s.io runtimeclasses RuntimeClass
 policy poddisruptionbudgets PodDisruptionBudget pdb
 rbac.authorization.k8s.io clusterrolebindings ClusterRoleBinding
 rbac.authorization.k8s.io clusterroles ClusterRole
