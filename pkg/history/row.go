@@ -59,7 +59,7 @@ type Difference struct {
 // a time, and ignores it otherwise.
 const Alive = "alive"
 
-// Left is the type of a row which says that edited rules no longer select an object: what becomes of it is not known.
+// Left is the type of the row of an object that edited rules no longer select: its states from there on are not known.
 const Left = "left"
 
 // Time returns when the change was made, at the latest, or else when it was read.

@@ -30,7 +30,7 @@ const (
 // rowWriter writes rows, which are sorted, to a file.
 type rowWriter struct {
 	*parquet.GenericWriter[Row]
-	file *File // gets what the manifest says of the rows
+	file *File // gets the facts of the rows that the manifest has
 }
 
 // newRowWriter returns a writer. Bounds of pages are in the index of the file, and not in the pages too: of a column with

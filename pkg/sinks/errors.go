@@ -80,7 +80,7 @@ type LostError struct {
 	Messages uint64
 	// Gone is how many more are lost at most that were not published from this journal, so that they cannot be published again.
 	Gone uint64
-	// Renew is set if the destination is begun anew: where the journal does not keep all that is lost, it gets a gap of each
+	// Renew is set if the destination begins again: where the journal does not keep all that is lost, it gets a gap of each
 	// resource, and then what exists.
 	Renew bool
 }

@@ -109,7 +109,7 @@ func (e *exporter) ready(ctx context.Context) error {
 	return err
 }
 
-// historyWritten is a metric with the value that says that the history has everything.
+// historyWritten is a line of the metrics while the history has everything.
 const historyWritten = `kubecdc_sink_backlog_changes\{sink="history"\} 0`
 
 // awaitLive returns when the exporter watches a resource.
