@@ -194,3 +194,15 @@ func TestATopicThatIsEditedWhileItIsUsedIsFound(t *testing.T) {
 		}
 	}
 }
+
+// TestTopicsOfOthersAreNotJudged, whatever their settings are: also not while the sink writes to no topic yet.
+func TestTopicsOfOthersAreNotJudged(t *testing.T) {
+	t.Parallel()
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA, "other"))
+	alterTopic(t, brokers, "other", "cleanup.policy", "compact")
+	s, log := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA})
+	s.topics.checkLayouts(t.Context(), nil)
+	if warning := s.topics.checker.warning(); warning != "" || strings.Contains(log.String(), "other") {
+		t.Errorf("%s\n%s", warning, log)
+	}
+}

@@ -54,7 +54,7 @@ func (l *Layout) Lead(partition int32) (Lead, error) {
 
 // Ping asks any broker for the addresses of all. It returns nil when a broker accepts our credentials and answers.
 func (c *Cluster) Ping(ctx context.Context) error {
-	_, _, err := c.DescribeTopics(ctx, []string{}) // an empty list asks for no topics, nil for all
+	_, _, err := c.DescribeTopics(ctx, nil)
 	return err
 }
 
@@ -156,7 +156,7 @@ func (c *Cluster) TopicShapes(ctx context.Context, topics []string, timeout time
 func (c *Cluster) askAllBrokers(ctx context.Context, topics []string, timeout time.Duration) (answers []*kmsg.MetadataResponse, brokers int) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	known, err := c.requestMetadata(ctx, anyBroker, []string{})
+	known, err := c.requestMetadata(ctx, anyBroker, nil)
 	if err != nil {
 		return nil, 0
 	}
@@ -178,7 +178,7 @@ func (c *Cluster) askAllBrokers(ctx context.Context, topics []string, timeout ti
 
 // CheckBrokers connects to every broker that the cluster advertises, and returns why some of them cannot be reached.
 func (c *Cluster) CheckBrokers(ctx context.Context) error {
-	known, err := c.requestMetadata(ctx, anyBroker, []string{})
+	known, err := c.requestMetadata(ctx, anyBroker, nil)
 	if err != nil {
 		return c.SinkError(ctx, "", err)
 	}
@@ -187,7 +187,7 @@ func (c *Cluster) CheckBrokers(ctx context.Context) error {
 	var asked sync.WaitGroup
 	for i, b := range known.Brokers {
 		asked.Go(func() {
-			if _, err := c.requestMetadata(ctx, b.NodeID, []string{}); err != nil {
+			if _, err := c.requestMetadata(ctx, b.NodeID, nil); err != nil {
 				failed[i] = c.pool.brokerError(b.NodeID, err)
 			}
 		})

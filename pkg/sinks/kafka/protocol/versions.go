@@ -27,7 +27,7 @@ type Negotiated interface {
 	AtVersion(newest int16) kproto.Message
 }
 
-// MetadataRequest asks for topics: nil for all, an empty list for none. The answer is a [ForeignResponse].
+// MetadataRequest asks for topics, and never for all: those of others are not judged. The answer is a [ForeignResponse].
 type MetadataRequest struct{ Topics []string }
 
 var _ Negotiated = MetadataRequest{}
@@ -42,9 +42,7 @@ func (MetadataRequest) ApiKey() kproto.ApiKey { return kproto.Metadata }
 func (r MetadataRequest) AtVersion(newest int16) kproto.Message {
 	request := kmsg.NewPtrMetadataRequest()
 	request.SetVersion(min(newest, newestMetadata))
-	if r.Topics != nil {
-		request.Topics = []kmsg.MetadataRequestTopic{}
-	}
+	request.Topics = []kmsg.MetadataRequestTopic{} // null asks for all
 	for i := range r.Topics {
 		one := kmsg.NewMetadataRequestTopic()
 		one.Topic = &r.Topics[i]
