@@ -46,7 +46,7 @@ func hostileBody(random *rand.Rand) string {
 	case 3:
 		return `{"signal":"snapshot","sink":"nats","select":` + strings.Repeat("[", size) + `}`
 	case 4:
-		return `{` + strings.Repeat(`"sink":"nats",`, size/14) + `"signal":"pause"}`
+		return `{` + strings.Repeat(`"sink":"nats",`, 2+size/14) + `"signal":"pause"}` // once would be a request
 	case 5:
 		return fmt.Sprintf(`{"signal":"snapshot","sink":"%d","select":[%s"pods"]}`, size, strings.Repeat(`"`+strings.Repeat("s", 253)+`",`, random.IntN(200)))
 	case 6:
