@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/kubecdc/kubecdc/deploy/monitoring"
 	"github.com/kubecdc/kubecdc/internal/attribution"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
@@ -29,7 +29,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
-	"github.com/kubecdc/kubecdc/test/markdown"
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -166,20 +165,24 @@ func TestEveryCodeHasTheSameTextOnEverySurface(t *testing.T) {
 	}
 }
 
-// TestEveryRemedyLinksToItsCode: to an anchor that the page of the documentation has. A code that is none has no link.
-func TestEveryRemedyLinksToItsCode(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "conditions.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented := markdown.Parse(string(text)).Anchors
-	linked := regexp.MustCompile(`<a href="https://github.com/kubecdc/kubecdc/blob/main/docs/conditions\.md#(\w+)">more on (\w+)</a>`)
-	for _, k := range append(condition.Kinds(), condition.Kind{Code: "Unheard"}) {
+// TestEveryRemedyLinksToItsRunbook: to an anchor that the page of runbooks has, with the remedy; so has each alert.
+func TestEveryRemedyLinksToItsRunbook(t *testing.T) {
+	runbooks := html.UnescapeString(get(t, sample(), "/runbooks").Body.String())
+	linked := regexp.MustCompile(`<a href="runbooks#(\w+)">more on (\w+)</a>`)
+	for _, k := range condition.Kinds() {
 		s := sample()
 		s.Conditions = append(s.Conditions, statusOf("journal", "", condition.Problem{Code: k.Code, Cause: "a cause", Severity: condition.Degraded}))
-		found := linked.FindStringSubmatch(get(t, s, "/").Body.String())
-		if known := k.Message != ""; (found != nil) != known || known && (!documented[found[1]] || found[2] != string(k.Code)) {
-			t.Errorf("%s: the link %q, which is documented: %v", k.Code, found, found != nil && documented[found[1]])
+		if found := linked.FindStringSubmatch(get(t, s, "/").Body.String()); found == nil || found[1] != string(k.Code) || found[2] != string(k.Code) {
+			t.Errorf("%s: the link is %q", k.Code, found)
+		}
+		_, section, _ := strings.Cut(runbooks, fmt.Sprintf(`<h2 id=%q>`, k.Code))
+		if section, _, _ = strings.Cut(section, "</section>"); !strings.Contains(section, k.Message) || !strings.Contains(section, k.Remedy) {
+			t.Errorf("%s: the runbook is %q", k.Code, section)
+		}
+	}
+	for _, a := range monitoring.Alerts {
+		if !strings.Contains(runbooks, fmt.Sprintf(`<h2 id=%q>`, a.Name)) {
+			t.Errorf("%s has no runbook", a.Name)
 		}
 	}
 }

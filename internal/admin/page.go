@@ -15,9 +15,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source"
 )
 
-// static holds the templates and the two files that the page loads. It loads nothing else.
+// static holds the templates, the two files that the pages load, which load nothing else, and the runbooks.
 //
-//go:embed page.html status.js status.css
+//go:embed page.html status.js status.css runbooks.html
 var static embed.FS
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
@@ -198,8 +198,7 @@ func (s *Server) handlePage(view string) http.HandlerFunc {
 			return
 		}
 		setHeaders(w, "text/html; charset=utf-8")
-		w.Header().Set("Content-Security-Policy", contentSecurityPolicy)
-		_, _ = w.Write(b) // the client may have disconnected
+			_, _ = w.Write(b) // the client may have disconnected
 	}
 }
 
@@ -232,6 +231,7 @@ func setHeaders(w http.ResponseWriter, contentType string) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Referrer-Policy", "no-referrer")
 	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Security-Policy", contentSecurityPolicy)
 }
 
 // FormatBytes writes bytes for people: "1.5 MiB".

@@ -101,6 +101,7 @@ func New(options Options) *Server {
 	mux.HandleFunc("GET /sink", c.share(nameKey, s.handlePage(viewSink)))
 	mux.HandleFunc("GET /status.js", s.handleFile("status.js", "text/javascript; charset=utf-8"))
 	mux.HandleFunc("GET /status.css", s.handleFile("status.css", "text/css; charset=utf-8"))
+	mux.HandleFunc("GET /runbooks", s.handleFile("runbooks.html", "text/html; charset=utf-8"))
 	mux.HandleFunc("GET /status.json", c.share(pathKey, s.handleOverview))
 	mux.HandleFunc("GET /events", s.handlePageEvents)
 	mux.HandleFunc("GET /changes", s.handleChanges)

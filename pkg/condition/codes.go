@@ -3,7 +3,6 @@ package condition
 import (
 	"log/slog"
 	"slices"
-	"strings"
 )
 
 // Code names what is wrong. The set is closed: it is the label of a metric, and docs/conditions.md explains each.
@@ -23,16 +22,8 @@ type Kind struct {
 // Kind returns what is known of a code; a zero Kind for "".
 func (c Code) Kind() Kind { return kinds[c] }
 
-// DocsURL is where the pages of docs/ can be read. Alerts and the status page link to them.
+// DocsURL is where the pages of docs/ can be read. Alerts link to them.
 const DocsURL = "https://github.com/kubecdc/kubecdc/blob/main/docs/"
-
-// Page returns the address of what docs/conditions.md has on the code; "" if it is none of the set.
-func (c Code) Page() string {
-	if c.Kind().Code == "" {
-		return ""
-	}
-	return DocsURL + "conditions.md#" + strings.ToLower(string(c))
-}
 
 // Kinds returns all kinds in the order of their documentation.
 func Kinds() []Kind { return slices.Clone(table) }
