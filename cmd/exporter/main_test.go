@@ -56,8 +56,6 @@ func TestBadUsageExitsTwo(t *testing.T) {
 		"tap of no resource": {"tap", "--select", "pods."},
 		"tap, wrong filter":  {"tap", "--select", "pods", "--filter", "object.a"},
 		"tap, wrong labels":  {"tap", "--select", "pods", "--selector", "a in b"},
-		"tap, wrong address": {"tap", "--address", "8080"},
-		"tap of both":        {"tap", "--address", "localhost:1", "--kubeconfig", "x"},
 		"tap, wrong form":    {"tap", "--select", "pods", "-o", "text"},
 		"no config":          {"run"},
 		"one argument extra": {"validate", "--config", "x", "y"},

@@ -10,7 +10,6 @@ import (
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/screen/tap"
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -18,7 +17,6 @@ import (
 // tapFlags are the flags of tap.
 type tapFlags struct {
 	cluster    config.Cluster
-	address    string // of a running exporter; "" is the cluster itself
 	selected   []string
 	namespaces []string
 	labels     string
@@ -30,7 +28,7 @@ type tapFlags struct {
 
 func tapCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "tap (RESOURCE... | --select RESOURCE... | --address HOST:PORT) [-n NAMESPACE] [--filter CEL] [-o diff|json|yaml|name] [--once]",
+		Use:   "tap (RESOURCE... | --select RESOURCE...) [-n NAMESPACE] [--filter CEL] [-o diff|json|yaml|name] [--once]",
 		Short: "Show changes in the terminal as they happen",
 		Long: `Show changes in the terminal as they happen, field by field.
 
@@ -38,15 +36,11 @@ They are read straight from the cluster, as run would read them. No bus and no
 configuration are needed, and nothing is written to disk or to the cluster. Values of
 Secrets are masked. Objects that exist already are read for comparison and not shown.
 
-The rights needed are list and watch on what is selected.
-
-With --address the changes are those that a running exporter observes. It shows facts
-and no values: the object, the changed parts and the author.`,
+The rights needed are list and watch on what is selected.`,
 		Example: `  exporter tap deployments
   exporter tap pods,events -n shop
   exporter tap --select '*' --filter 'change.type == "deleted"'
-  exporter tap --select pods --filter 'object.status.phase == "Failed"' --once -o yaml
-  exporter tap --address localhost:8080`,
+  exporter tap --select pods --filter 'object.status.phase == "Failed"' --once -o yaml`,
 	}
 	var f tapFlags
 	flags := cmd.Flags()
@@ -62,10 +56,6 @@ and no values: the object, the changed parts and the author.`,
 	flags.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&f.cluster.Context, "context", "", "context within the kubeconfig")
 	completeFlag(cmd, "select", servedResources(func(*cobra.Command) (config.Cluster, error) { return f.cluster, nil }))
-	flags.StringVar(&f.address, "address", "", "watch a running exporter by its admin address, host:port, and not the cluster")
-	for _, ofCluster := range []string{"kubeconfig", "context", "selector"} {
-		cmd.MarkFlagsMutuallyExclusive("address", ofCluster)
-	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.selectArguments(args)
 		if err := f.validate(); err != nil {
@@ -75,9 +65,6 @@ and no values: the object, the changed parts and the author.`,
 		defer stop()
 		out := outputWithStyles(cmd)
 		p := tap.NewPrinter(out, f.output.value, f.color.useColor(out), f.once)
-		if f.address != "" {
-			return tap.Admin(ctx, tap.AdminOptions{Address: f.address, Takes: f.changeFilter(), Filter: f.filter, Notes: cmd.ErrOrStderr()}, p)
-		}
 		client, err := app.NewClient(&config.Config{Cluster: f.cluster}, version)
 		if err != nil {
 			return exit.With(exit.Environment, err)
@@ -98,35 +85,18 @@ func (f *tapFlags) selectArguments(args []string) {
 	}
 }
 
-func (f *tapFlags) changeFilter() func(*event.Change) bool {
-	r := f.selectionRule()
-	selected, inNamespace := r.Matcher(), r.Namespaces.Filter()
-	return func(c *event.Change) bool {
-		return selected(c.Resource) && (inNamespace == nil || inNamespace(c.Namespace))
-	}
-}
-
 // selectionRule is what the flags select.
 func (f *tapFlags) selectionRule() selection.Rule {
-	selected := f.selected
-	if len(selected) == 0 {
-		selected = []string{"*"} // of what an exporter watches
-	}
-	return selection.Rule{Select: selected, Namespaces: selection.Namespaces{Include: f.namespaces}, LabelSelector: f.labels}
+	return selection.Rule{Select: f.selected, Namespaces: selection.Namespaces{Include: f.namespaces}, LabelSelector: f.labels}
 }
 
 // validate reports what is wrong with the flags.
 func (f *tapFlags) validate() error {
-	if len(f.selected) == 0 && f.address == "" {
+	if len(f.selected) == 0 {
 		return fmt.Errorf("nothing to watch: give for example --select deployments.apps, or --select '*' for everything")
 	}
 	if err := f.selectionRule().Validate("--"); err != nil {
 		return fmt.Errorf("%s", flagNames.Replace(err.Error()))
-	}
-	if f.address != "" {
-		if err := checkAddress(f.address); err != nil {
-			return err
-		}
 	}
 	if err := (shape.Policy{Filter: f.filter}).Validate("--", false); err != nil {
 		return fmt.Errorf("%s", flagNames.Replace(err.Error()))

@@ -41,7 +41,7 @@ func TestNoCommandSteersTheTerminal(t *testing.T) {
 		{"signal", "list", "--dir", answered}, {"signal", "list", "--dir", answered, "-o", "json"},
 		{"explain", "--config", config}, {"validate", "--online", "--config", config}, {"rbac", "--config", config},
 		{"verify", "--config", config, "--sink", "out"}, {"verify", "--config", config, "--sink", steering},
-		{"tap", "--select", "pods", "--kubeconfig", steering}, {"tap", "--address", strings.TrimPrefix(server.URL, "http://")},
+		{"tap", "--select", "pods", "--kubeconfig", steering},
 		{"top", "--once", "--address", strings.TrimPrefix(server.URL, "http://")},
 		{"run", "--config", steering}, {"validate", "--config", write(t, "bad.yaml", "resources: [{select: [\""+"x\\u009b\\u202e"+"\"]}]\n")},
 		{steering}, {"journal", steering}, {"run", "--" + steering},

@@ -52,7 +52,7 @@ func Cluster(ctx context.Context, o ClusterOptions, p *Printer) error {
 	if err != nil {
 		return exit.With(exit.Usage, err)
 	}
-	changes := make(chan shown, queued)
+	changes := make(chan *event.Change, queued)
 	t := &changeCollector{bodies: bodies, changes: changes, log: log}
 	src, err := source.New(source.Config{
 		Client: o.Client, Cluster: clusterName(ctx, o.Client), Rules: []selection.Rule{rule},
@@ -108,7 +108,7 @@ func clusterName(ctx context.Context, c *apiserver.Client) string {
 // changeCollector takes the observations of all scopes.
 type changeCollector struct {
 	bodies  *states
-	changes chan<- shown
+	changes chan<- *event.Change
 	log     *slog.Logger
 	filter  func() string // why the filter failed last; nil without a filter
 	failed  sync.Once     // logs the failure of the filter
@@ -124,7 +124,7 @@ func (t *changeCollector) appendObservation(ctx context.Context, o event.Observa
 			continue
 		}
 		select {
-		case t.changes <- shown{change: c}:
+		case t.changes <- c:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -1,7 +1,6 @@
 package tap
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -22,7 +21,7 @@ const (
 func (p *Printer) describeDifference(before, after []byte) []string {
 	fields := slices.DeleteFunc(diff.Between(before, after), func(f diff.Difference) bool { return field.IsBookkeeping(f.Path) })
 	if len(fields) == 0 {
-		return []string{p.withStyle(faint, nothingShown)}
+		return []string{p.withStyle(faint, "nothing that is shown: a masked value, or bookkeeping")}
 	}
 	width := 0
 	for i := range fields {
@@ -35,24 +34,6 @@ func (p *Printer) describeDifference(before, after []byte) []string {
 			return append(lines, p.withStyle(faint, "… and "+formatCount(len(fields)-i, "more field")))
 		}
 		lines = append(lines, p.formatField(f, width)...)
-	}
-	return lines
-}
-
-// nothingShown stands for a difference of which nothing is shown.
-const nothingShown = "nothing that is shown: a masked value, or bookkeeping"
-
-// describePaths writes which paths changed, given as JSON Pointers (RFC 6901), in the notation of describeDifference.
-func (p *Printer) describePaths(list []byte) (lines []string) {
-	var pointers []string
-	_ = json.Unmarshal(list, &pointers) // what is no list has none
-	for _, pointer := range pointers {
-		if !field.IsBookkeeping(pointer) {
-			lines = append(lines, field.PathOf(pointer))
-		}
-	}
-	if len(lines) == 0 && len(pointers) > 0 {
-		return []string{p.withStyle(faint, nothingShown)}
 	}
 	return lines
 }

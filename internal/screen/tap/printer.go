@@ -42,17 +42,11 @@ func NewPrinter(out io.Writer, format string, color, once bool) *Printer {
 	return &Printer{out: out, format: format, color: color, once: once}
 }
 
-// shown is a change to show. raw is its native form where that is what was read, and nil else.
-type shown struct {
-	change *event.Change
-	raw    []byte
-}
-
 // stopWithin bounds how long connections may take to end.
 const stopWithin = 250 * time.Millisecond
 
 // printWhile writes what read sends, and ends as follow does. Then it stops read, which gets a context for that.
-func (p *Printer) printWhile(ctx context.Context, changes <-chan shown, read func(context.Context) error) error {
+func (p *Printer) printWhile(ctx context.Context, changes <-chan *event.Change, read func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended, stopped := make(chan error, 1), make(chan struct{})
@@ -71,7 +65,7 @@ func (p *Printer) printWhile(ctx context.Context, changes <-chan shown, read fun
 
 // printChanges writes changes until ctx ends, which is no error, the sender ends, or one change was enough. A terminal
 // that takes no more is not waited for once ctx ends.
-func (p *Printer) printChanges(ctx context.Context, changes <-chan shown, ended <-chan error) error {
+func (p *Printer) printChanges(ctx context.Context, changes <-chan *event.Change, ended <-chan error) error {
 	written := make(chan error, 1)
 	go func() { written <- p.writeChange(ctx, changes) }()
 	select {
@@ -84,7 +78,7 @@ func (p *Printer) printChanges(ctx context.Context, changes <-chan shown, ended 
 	}
 }
 
-func (p *Printer) writeChange(ctx context.Context, changes <-chan shown) error {
+func (p *Printer) writeChange(ctx context.Context, changes <-chan *event.Change) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -98,20 +92,20 @@ func (p *Printer) writeChange(ctx context.Context, changes <-chan shown) error {
 }
 
 // formatChange writes one change in one piece.
-func (p *Printer) formatChange(s shown) error {
+func (p *Printer) formatChange(c *event.Change) error {
 	b := p.buf[:0]
 	switch p.format {
 	case JSON:
-		b = append(terminal.AppendEscaped(b, p.formatNative(nil, s), terminal.EscapeJSON), '\n')
+		b = append(terminal.AppendEscaped(b, format.AppendJSON(nil, c), terminal.EscapeJSON), '\n')
 	case YAML:
 		var err error
-		if b, err = field.AppendYAML(b, p.formatNative(nil, s)); err != nil {
+		if b, err = field.AppendYAML(b, format.AppendJSON(nil, c)); err != nil {
 			return err
 		}
 	case Name:
-		b = fmt.Appendf(b, "%s %s\n", field.EscapeUnprintable(fmt.Sprint(s.change.Type, " ", s.change.Resource)), objectOf(s.change))
+		b = fmt.Appendf(b, "%s %s\n", field.EscapeUnprintable(fmt.Sprint(c.Type, " ", c.Resource)), objectOf(c))
 	default:
-		b = append(b, p.formatSummary(s.change)...)
+		b = append(b, p.formatSummary(c)...)
 	}
 	const keep = 64 << 10
 	if p.buf = b; cap(b) > keep {
@@ -119,13 +113,6 @@ func (p *Printer) formatChange(s shown) error {
 	}
 	_, err := p.out.Write(b)
 	return err
-}
-
-func (p *Printer) formatNative(b []byte, s shown) []byte {
-	if s.raw != nil {
-		return append(b, s.raw...)
-	}
-	return format.AppendJSON(b, s.change)
 }
 
 // signs are how lines of changes begin.
@@ -165,12 +152,10 @@ func (p *Printer) formatDetails(c *event.Change) []string {
 		return []string{field.EscapeUnprintable(c.Gap.Reason)}
 	case c.Withheld != "":
 		return []string{field.EscapeUnprintable(c.Withheld)}
-	case c.Type != event.Updated:
-		return nil
-	case c.Before != nil && c.After != nil:
+	case c.Type == event.Updated && c.Before != nil && c.After != nil:
 		return p.describeDifference(c.Before, c.After)
 	}
-	return p.describePaths(c.Changed)
+	return nil
 }
 
 // objectOf names the object of a change; "*" for a control record, which speaks of all.

@@ -30,7 +30,7 @@ func updated(before, after string) *event.Change {
 func shows(t *testing.T, format string, c *event.Change) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := NewPrinter(&out, format, false, false).formatChange(shown{change: c}); err != nil {
+	if err := NewPrinter(&out, format, false, false).formatChange(c); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -154,20 +154,10 @@ func TestTextCannotSteerATerminal(t *testing.T) {
 	}
 }
 
-// TestChangedPathsAreShownLikeFields where the states are not known: in the same notation, without bookkeeping.
-func TestChangedPathsAreShownLikeFields(t *testing.T) {
-	c := updated("", "")
-	c.Before, c.After = nil, nil
-	c.Changed = []byte(`["/data/18446744073709551616","/metadata/resourceVersion","/metadata/managedFields/0/time","/spec/containers/[name=web]/ports/[port=80,protocol=TCP]/name","/metadata/annotations/a.b~1c"]`)
-	if got, want := shows(t, Diff, c), "    data[18446744073709551616]\n    spec.containers[web].ports[80,TCP].name\n    metadata.annotations[a.b/c]\n"; !strings.HasSuffix(got, "\n"+want) {
-		t.Errorf("shown\n%swant\n%s", got, want)
-	}
-}
-
 func TestColorsEndWithTheirLine(t *testing.T) {
 	var out bytes.Buffer
 	p := NewPrinter(&out, Diff, true, false)
-	if err := p.formatChange(shown{change: updated(`{"a":1}`, `{"a":2,"b":"x\ny"}`)}); err != nil {
+	if err := p.formatChange(updated(`{"a":1}`, `{"a":2,"b":"x\ny"}`)); err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(out.String()) {
@@ -188,8 +178,8 @@ func TestYAMLKeepsTheOrderOfMembers(t *testing.T) {
 func TestATerminalThatTakesNothingDoesNotHoldUpTheEnd(t *testing.T) {
 	r, w := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
-	changes, ended := make(chan shown, 1), make(chan error, 1)
-	changes <- shown{change: updated(`{}`, `{}`)}
+	changes, ended := make(chan *event.Change, 1), make(chan error, 1)
+	changes <- updated(`{}`, `{}`)
 	done := make(chan error, 1)
 	go func() { done <- NewPrinter(w, Diff, false, false).printChanges(ctx, changes, ended) }()
 	for len(changes) > 0 {

@@ -82,7 +82,6 @@ type Filter struct {
 	text          string
 	withOld       bool // oldObject is declared
 	usesOldObject bool // uses oldObject
-	usesObject    bool // uses object
 	usesMoment    bool // uses members of change about its writer, or how it was observed
 	indexesFreely bool // names a member by a value, so that it is not known which one
 	uses          map[string]*factUse
@@ -118,7 +117,6 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	}
 	for _, reference := range ast.NativeRep().ReferenceMap() {
 		f.usesOldObject = f.usesOldObject || reference.Name == "oldObject"
-		f.usesObject = f.usesObject || reference.Name == "object"
 		f.usesMoment = f.usesMoment || reference.Name == "change.coalesced" || reference.Name == "change.finalStateUnknown" ||
 			strings.HasPrefix(reference.Name, "change.actor.")
 	}
@@ -254,32 +252,6 @@ func (v *changeActivation) decodeOnce(i int, body []byte) ref.Val {
 		v.values[i] = types.DefaultTypeAdapter.NativeToValue(object)
 	}
 	return v.values[i]
-}
-
-// FactsFilter is an expression that uses only change, for callers without the object. Immutable and safe for concurrent use.
-type FactsFilter struct{ filter *Filter }
-
-// NewFactsFilter compiles an expression; "" matches everything. Its errors are for display.
-func NewFactsFilter(expression string) (*FactsFilter, error) {
-	if expression == "" {
-		return &FactsFilter{}, nil
-	}
-	f, err := Compile(expression, false)
-	if err != nil {
-		return nil, err
-	}
-	if f.usesObject {
-		return nil, errors.New("object is not available here: use change.type, change.name and similar")
-	}
-	return &FactsFilter{f}, nil
-}
-
-// Matches reports whether the expression is true. The result is undefined after an error.
-func (f *FactsFilter) Matches(c *event.Change) (bool, error) {
-	if f.filter == nil {
-		return true, nil
-	}
-	return f.filter.Matches(c, nil)
 }
 
 // evaluationError describes a failed evaluation without quoting values of the object, because it is shown on the status
