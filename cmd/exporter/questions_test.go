@@ -364,13 +364,10 @@ func (c *scripted) change(kind event.Type, o *scriptedObject, manager string, af
 	}
 	c.emit(o.Change)
 	user, certainty := c.one("alice", "bob", "carol", ""), event.Exact
-	if user == "carol" {
-		certainty = event.Likely
-	}
 	if user != "" {
 		author := o.Change
 		author.Type, author.After, author.Changed, author.Actor, author.ChangedAt = event.Attributed, nil, nil, nil, event.ChangeTime{}
-		author.Attribution = &event.Attribution{By: event.Identity{User: user}, Certainty: certainty}
+		author.Attribution = &event.Attribution{By: event.Identity{User: user}, Certainty: event.Exact}
 		c.emit(author)
 	} else {
 		certainty = ""

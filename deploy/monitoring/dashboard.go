@@ -167,10 +167,9 @@ var sections = []section{
 			queries: []query{{`kubecdc_sink_lane_failing_since_seconds{$s} * 1000`, ""}}},
 	}},
 	{"Who", []view{
-		{kind: "timeseries", title: "Changes by what is known of their author", unit: "cps", wide: 12, help: "Where audit is configured: named, guessed, or not, and why.",
+		{kind: "timeseries", title: "Changes by what is known of their author", unit: "cps", wide: 12, help: "Where audit is configured: named or not, and why.",
 			queries: []query{
 				{`sum(rate(kubecdc_attributed_total{$s}[$__rate_interval]))`, "named"},
-				{`sum(rate(kubecdc_attributed_likely_total{$s}[$__rate_interval]))`, "guessed"},
 				{`sum by (reason) (rate(kubecdc_unresolved_total{$s}[$__rate_interval]))`, "not named: {{reason}}"},
 			}},
 		{kind: "timeseries", title: "Audit events", unit: "cps", wide: 12, help: "Taken, of strangers, and lost or made to give way.",

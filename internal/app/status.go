@@ -200,7 +200,7 @@ func newAttributionRunner(
 	}
 	o := attribution.Options{
 		Limits: attribution.Limits{
-			Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending), Likely: c.Likely, NoEvents: !c.HasEvents(),
+			Settle: c.Settle, Window: c.Window, Skew: c.ClockSkew, Bytes: int(c.MaxPending), NoEvents: !c.HasEvents(),
 		},
 		Journal: j, Cluster: cfg.Cluster.Name, Selected: selected,
 		JournalCrowded: func() bool { return isCrowded(j) },

@@ -205,10 +205,7 @@ func attributedRecord(r *Resolution, now time.Time) *event.Change {
 		UID: r.UID, ResourceVersion: r.Version, ObservedAt: now.UTC(), Held: r.Held,
 		Attribution: &event.Attribution{Of: r.ID, By: r.By.identity(), Certainty: event.Exact},
 	}
-	switch {
-	case r.Likely:
-		c.Attribution.Certainty = event.Likely
-	case r.By.Received != 0 && r.By.Done >= r.By.Received:
+	if r.By.Received != 0 && r.By.Done >= r.By.Received {
 		c.ChangedAt = event.ChangeTime{At: r.By.Done.Time().UTC(), NotBefore: r.By.Received.Time().UTC(), Source: event.TimeFromAudit}
 	}
 	if r.RequestedBy != nil {

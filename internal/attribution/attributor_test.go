@@ -320,22 +320,6 @@ func TestDeleteRequesterSurvivesRestart(t *testing.T) {
 	p.awaitNoEvidence()
 }
 
-func TestLikelyAuthorsAreMarked(t *testing.T) {
-	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Hour, Bytes: 1 << 20, Likely: true})
-	defer p.shutDown()
-	now := time.Now()
-	if err := p.StoreEvents(t.Context(), "origin", []audit.Event{{
-		Stage: audit.Complete, Verb: "patch", Code: 200, Outcome: audit.Stored, User: "ann", Resource: "pods", Name: "u1", Received: audit.Time(now.Add(-time.Minute).UnixNano()),
-		Done: audit.Time(now.Add(time.Minute).UnixNano()),
-	}}, "", ""); err != nil {
-		t.Fatal(err)
-	}
-	p.appendChange(event.Updated, "u1", "6", "5")
-	if a := p.awaitRecord(event.Attributed, 0).Change.Attribution; a.Certainty != event.Likely || a.By.User != "ann" {
-		t.Errorf("%+v", a)
-	}
-}
-
 // TestWaitRestartsAfterAbsence journals a change, is away for longer than Window, and gets the event afterwards, as from an
 // API server that repeats it, from a file or from a topic.
 func TestWaitRestartsAfterAbsence(t *testing.T) {

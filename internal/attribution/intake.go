@@ -88,7 +88,7 @@ func (a *Attributor) selectRequests(
 			continue
 		}
 		r := &Request{Event: *e, Origin: origin, Arrived: now}
-		if len(claimsOfRequest(&waitingRequest{Request: r}, a.options.Likely)) == 0 {
+		if len(claimsOfRequest(&waitingRequest{Request: r})) == 0 {
 			continue
 		}
 		if !a.shared.numberRequest(r) {

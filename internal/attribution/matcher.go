@@ -34,7 +34,6 @@ func Reasons() []Reason {
 type Resolution struct {
 	Change
 	By          *Request // nil: unresolved, see Reason
-	Likely      bool     // By is likely rather than certain
 	Reason      Reason   // set if By is nil
 	ByStamp     bool     // a stamp proves By; it may be in the audit log, too
 	RequestedBy *Request // of a delete that another identity had requested; nil otherwise
@@ -46,7 +45,6 @@ type Limits struct {
 	Window time.Duration // how long a change waits for a claim, and a claim for its change
 	Skew   time.Duration // how far the clock of an API server may be ahead of ours
 	Bytes  int           // bound of memory, half for changes and half for requests
-	Likely bool          // resolve to a likely author if none is certain
 	// NoEvents is set if no source of audit events is configured: only stamps name authors.
 	NoEvents bool
 }
@@ -218,24 +216,14 @@ func (m *Matcher) resolveChange(p *pendingChange, now time.Time, late bool) {
 	if age <= m.limits.Window && stamped.mustWait(v, settled, &m.limits) {
 		return
 	}
-	if v = m.combineEvidence(p, v, stamped, settled); v.by == nil && m.limits.Likely {
-		v = m.resolver.resolveLikely(p, v)
-	}
-	lagging := v.by != nil && !v.final && !v.likely && late
+	v = m.combineEvidence(p, v, stamped, settled)
+	lagging := v.by != nil && !v.final && late
 	if v.by != nil && !lagging && (v.final || age > m.limits.Settle) || v.final || age > m.limits.Window {
 		if lagging {
-			v = m.withoutProof(v)
+			v = verdict{reason: Lagging}
 		}
 		m.finishChange(p, v)
 	}
-}
-
-// withoutProof returns the verdict on a change whose author may be contradicted by events that are late.
-func (m *Matcher) withoutProof(v verdict) verdict {
-	if m.limits.Likely {
-		return verdict{by: v.by, likely: true}
-	}
-	return verdict{reason: Lagging}
 }
 
 // waitedSince returns for how long something has waited that arrived at since.
@@ -262,10 +250,10 @@ func (m *Matcher) finishChange(p *pendingChange, v verdict) {
 	if v.final && v.by != nil {
 		m.lag.compareClocks(v.by, p.Observed)
 	}
-	if p.Marks && v.by != nil && !v.likely {
+	if p.Marks && v.by != nil {
 		m.recordDeleteMark(p, v.by)
 	}
-	r := Resolution{Change: p.Change, By: v.by, Likely: v.likely, Reason: v.reason, ByStamp: v.stamp}
+	r := Resolution{Change: p.Change, By: v.by, Reason: v.reason, ByStamp: v.stamp}
 	if p.mark != nil {
 		if v.by != nil && p.mark.By.Actor() != v.by.Actor() {
 			r.RequestedBy = p.mark.By
@@ -395,7 +383,7 @@ func (q *changeQueue) isClaimed(c claim) bool {
 	if c.uid == "" {
 		waiting = q.byName[c.name]
 	}
-	return slices.ContainsFunc(waiting, func(p *pendingChange) bool { return c.kind == byName || c.kind == byUnseen || c.matchesChange(p) })
+	return slices.ContainsFunc(waiting, func(p *pendingChange) bool { return c.kind == byUnseen || c.matchesChange(p) })
 }
 
 // isOver reports whether the object of a resolved change is gone, and no change waits that an eviction of it made.

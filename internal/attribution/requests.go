@@ -51,7 +51,7 @@ func newRequestPool(limits *Limits, answers *versionTimes) *requestPool {
 // newWaiting wraps a request with its claims. It does not add it.
 func (p *requestPool) newWaiting(r *Request, identity uint64) *waitingRequest {
 	w := &waitingRequest{Request: r, identity: identity}
-	w.claims = claimsOfRequest(w, p.limits.Likely)
+	w.claims = claimsOfRequest(w)
 	w.open = len(w.claims)
 	return w
 }
@@ -195,7 +195,7 @@ func (p *requestPool) bindClaims(c *pendingChange) {
 	p.setClaims(name, left)
 	for _, w := range bound {
 		w.Bound, w.encoded = strings.Clone(c.UID), nil
-		w.claims = claimsOfRequest(w, p.limits.Likely)
+		w.claims = claimsOfRequest(w)
 		p.claims[c.UID] = append(p.claims[c.UID], w.claims...)
 		p.bound = append(p.bound, w)
 	}
@@ -241,7 +241,6 @@ const (
 	byBinding                   // it is a binding: the change that gives a pod its node
 	byEviction                  // it is an eviction: the changes that set its condition and mark the pod
 	byUnseen                    // its event is truncated: it may have changed the object that it names
-	byName                      // it names the object and nothing more: never more than likely
 )
 
 // claim is the possibility that a request made a change of one object, by one rule.
@@ -263,25 +262,20 @@ func (c *claim) waitKey() string {
 
 // isReusable reports whether one request can have made several changes that match the claim.
 func (c *claim) isReusable() bool {
-	return c.kind == byEviction || c.kind == byName || c.kind == byUnseen
+	return c.kind == byEviction || c.kind == byUnseen
 }
 
-// claimsOfRequest returns all claims of a request. With likely, a request without any claims the object by name.
-func claimsOfRequest(r *waitingRequest, likely bool) []claim {
-	if !r.IsWrite() {
-		return nil
-	}
-	var all []claim
+// claimsOfRequest returns all claims of a request.
+func claimsOfRequest(r *waitingRequest) []claim {
 	switch {
+	case !r.IsWrite():
+		return nil
 	case r.Truncated && r.Name != "":
-		all = []claim{{waitingRequest: r, name: r.objectName(), kind: byUnseen}}
+		return []claim{{waitingRequest: r, name: r.objectName(), kind: byUnseen}}
 	case !r.Truncated && r.Outcome == audit.Stored:
-		all = certainClaims(r)
+		return certainClaims(r)
 	}
-	if likely && r.Name != "" && r.User != "" && (len(all) == 0 || r.Truncated) {
-		all = append(all, claim{waitingRequest: r, name: r.objectName(), kind: byName})
-	}
-	return all
+	return nil
 }
 
 func (r *Request) objectName() string { return objectNameKey(r.Group, r.Resource, r.Namespace, r.Name) }
@@ -348,7 +342,7 @@ func (c *claim) matchesChange(of *pendingChange) bool {
 		return of.Type == event.Updated && of.Marks && of.Previous == c.version
 	case byNote:
 		return of.Type == event.Added
-	case byUnseen, byName: // a name alone proves nothing
+	case byUnseen: // a name alone proves nothing
 	}
 	return false
 }

@@ -15,7 +15,6 @@ import (
 // verdict is the author of a change as far as it is known now.
 type verdict struct {
 	by     *Request // nil: see reason
-	likely bool     // by is likely rather than certain
 	reason Reason
 	final  bool // no later event can contradict it
 	stamp  bool // a stamp proves by
@@ -136,34 +135,6 @@ func (r *resolver) claimsOfDelete(p *pendingChange) []claim {
 		}
 	}
 	return found
-}
-
-// likelyWindow is how long before the observation of a change the request of its likely author may have ended.
-const likelyWindow = time.Second
-
-// resolveLikely returns the likely author of a change without a certain one: the only identity that can have made it, or
-// that accessed the object by name around the observation of the change. The result is never more than likely.
-func (r *resolver) resolveLikely(p *pendingChange, v verdict) verdict {
-	switch {
-	case v.possible != nil:
-		return verdict{by: v.possible, likely: true}
-	case v.reason != NoEvent:
-		return v
-	}
-	var near []claim
-	from, to := audit.Time(p.Observed.Add(-likelyWindow).UnixNano()), audit.Time(p.Observed.Add(r.limits.Skew).UnixNano())
-	for _, c := range r.requests.claims[p.objectName()] {
-		if c.kind == byName && c.Received <= to && c.Done >= from && c.mayHaveMade(p) {
-			near = append(near, c)
-		}
-	}
-	switch {
-	case len(near) == 0:
-		return verdict{reason: NoEvent}
-	case !sameActor(near):
-		return verdict{reason: SeveralActors}
-	}
-	return verdict{by: earliestClaim(near).Request, likely: true}
 }
 
 // claimsOfSoleAuthor returns the claims of the only identity that can be the author; nil if there are several. Among

@@ -16,7 +16,6 @@ type Stats struct {
 	Lost         uint64            `metric:"kubecdc_audit_lost_total" help:"Audit events that had to make room, and times that a log was rotated away unread."`
 	Attributed   uint64            `metric:"kubecdc_attributed_total" help:"Changes that an authenticated user was named for."`
 	Stamped      uint64            `metric:"kubecdc_attributed_stamped_total" help:"Changes whose author a stamp in the object proves; of kubecdc_attributed_total."`
-	Likely       uint64            `metric:"kubecdc_attributed_likely_total" help:"Changes that an authenticated user was guessed for, where audit.likely asks for it."`
 	Unresolved   map[Reason]uint64 `metric:"kubecdc_unresolved_total" by:"reason" help:"Changes without an author, by reason: none, several, late, lag, bound, stamp, policy, disagree, annotation or list, see docs/audit-trail.md."`
 	Pending      int64             `metric:"kubecdc_attribution_pending_changes" help:"Changes that wait for their audit event."`
 	PendingBytes int64             `metric:"kubecdc_attribution_pending_bytes" help:"Memory of the changes and audit events that wait for each other; audit.maxPending bounds it."`
@@ -30,7 +29,6 @@ type Stats struct {
 type counters struct {
 	events, kept, late, lost   atomic.Uint64
 	attributed, stamped        atomic.Uint64
-	likely                     atomic.Uint64
 	unresolved                 map[Reason]*atomic.Uint64 // has all reasons; the map itself does not change
 	pendingBytes, pendingCount atomic.Int64
 	lastEvent                  atomic.Int64 // Unix nanoseconds; 0: none yet
@@ -65,8 +63,6 @@ func (c *counters) countResolved(resolved []Resolution) {
 		switch r := &resolved[i]; {
 		case r.By == nil:
 			c.unresolved[r.Reason].Add(1)
-		case r.Likely:
-			c.likely.Add(1)
 		default:
 			if c.attributed.Add(1); r.ByStamp {
 				c.stamped.Add(1)
@@ -88,7 +84,7 @@ func (a *Attributor) Stats() Stats {
 	c := a.counters
 	s := Stats{
 		Events: c.events.Load(), Kept: c.kept.Load(), Late: c.late.Load(), Lost: c.lost.Load(), Attributed: c.attributed.Load(),
-		Stamped: c.stamped.Load(), Likely: c.likely.Load(),
+		Stamped:    c.stamped.Load(),
 		Unresolved: map[Reason]uint64{}, Pending: c.pendingCount.Load(), PendingBytes: c.pendingBytes.Load(),
 		LastEvent: c.lastEventTime(), Lag: time.Duration(c.lag.Load()),
 		Condition: a.condition.Status(), LagCondition: a.lagging.Status(),

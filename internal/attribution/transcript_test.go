@@ -23,7 +23,6 @@ func testTime(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Mill
 //
 //	change TYPE uid=… rv=… prev=… at=MS [marks]
 //	change … [deleting] [name=NAME [bound] [evicted] [over] [created=MS]]   of a pod of that name
-//	guesses                                        sets Limits.Likely
 //	event [name=NAME] [uid=…] user=… [as=…] verb=… code=… from=MS to=MS [uid=… rv=… deleting held grace] [del=UID] [ref=RV] [notes=RV] [same=RV] [noted=UID] [item=UID:RV[:held]] [origin=…] [arrived=MS] [truncated] [bare]
 //	decide MS
 //	skew MS                                        sets Limits.Skew
@@ -71,8 +70,6 @@ func (s *transcript) playLine(line string) []string {
 			Marks: a["marks"] != "", Observed: testTime(a.milliseconds("at")), Resource: resourceOf(a), Name: a["name"],
 			objectState: objectState{bound: a["bound"] != "", evicted: a["evicted"] != "", deletable: a["over"] != "",
 				deleting: a["marks"] != "" || a["deleting"] != "", created: createdAt(a)}, hasState: true})
-	case "guesses":
-		s.matcher.limits.Likely = true
 	case "skew":
 		ms, err := strconv.Atoi(words[1])
 		if err != nil {
@@ -118,9 +115,6 @@ func formatResolution(c Resolution) string {
 	line := fmt.Sprintf("%s %s@%s", c.Type, c.UID, c.Version)
 	if c.By == nil {
 		return line + " unresolved: " + string(c.Reason)
-	}
-	if c.Likely {
-		line += " likely"
 	}
 	line += " by " + strings.ReplaceAll(c.By.Actor(), "\x00", " as ") + " (" + c.By.Verb + ")"
 	if c.RequestedBy != nil {

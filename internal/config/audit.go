@@ -32,8 +32,6 @@ type Audit struct {
 	Window time.Duration `mapstructure:"window"`
 	// How often the API servers' counters of lost audit events are read, if that is allowed. 0: never.
 	CountersEvery time.Duration `mapstructure:"countersEvery"`
-	// Emit guesses in a member "likely" where the author is not certain. A guess can be wrong.
-	Likely bool `mapstructure:"likely"`
 	// Tolerance for a clock of an API server that is ahead of the exporter's. 0s: none.
 	ClockSkew time.Duration `mapstructure:"clockSkew"`
 	// Bound of the memory for waiting changes and events; at the bound the oldest are dropped, which is counted.

@@ -65,7 +65,6 @@ func warnUnusedKeys(rep *reporter, c *Config) {
 		{"audit.settle", events, c.Audit.Settle != defaults.Audit.Settle, intake},
 		{"audit.window", audit, c.Audit.Window != defaults.Audit.Window, source},
 		{"audit.countersEvery", events, c.Audit.CountersEvery != defaults.Audit.CountersEvery, intake},
-		{"audit.likely", events, c.Audit.Likely, intake},
 		{"audit.clockSkew", events, c.Audit.ClockSkew != defaults.Audit.ClockSkew, intake},
 		{"audit.maxPending", audit, c.Audit.MaxPending != defaults.Audit.MaxPending, source},
 		{"state.name", state, c.State.Name != defaults.State.Name, bus},

@@ -101,11 +101,7 @@ func (e *Entry) line() string {
 }
 
 func (e *Entry) who() string {
-	who := e.User
-	if e.Certainty == event.Likely {
-		who += "?"
-	}
-	return field.EscapeUnprintable(cmp.Or(who, e.Manager))
+	return field.EscapeUnprintable(cmp.Or(e.User, e.Manager))
 }
 
 // describeChanges writes the first changes, those of the spec before those of the status, and how many more there are.

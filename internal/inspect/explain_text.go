@@ -463,11 +463,7 @@ func authorsOf(cfg *config.Config, rule int, s selection.Scope) *authorsReport {
 		}
 		a.Level = "Metadata"
 		a.Named = []string{"creates, by the annotation of the admission policy", "immediate deletes"}
-		if cfg.Audit.Likely {
-			a.Named = append(a.Named, "other writes as likely, if only one identity accessed the object")
-		} else {
-			a.Not = append(a.Not, "updates, patches, and deletes that wait for finalizers or grace: "+why+", so no response has the version")
-		}
+		a.Not = append(a.Not, "updates, patches, and deletes that wait for finalizers or grace: "+why+", so no response has the version")
 	}
 	if s.Resource.Group == "" && s.Resource.Resource == "pods" {
 		a.Named = append(a.Named, "bindings and evictions, by their effect: not of pods that have not changed since the start of the exporter")

@@ -29,7 +29,7 @@ SELECT id, type, cluster, "group", resource, namespace, name, nullIf(JSONExtract
     parseDateTime64BestEffort(JSONExtractString(raw, 'changedAt', 'at'), 9, 'UTC'), observed_at) AS changed_at, JSONExtractBool(raw, 'coalesced') = 1 AS coalesced,
   JSONExtractString(raw, 'snapshot', 'id') AS snapshot_id, JSONExtractString(raw, 'class') AS class,
   JSONExtractString(raw, 'actor', 'manager') AS manager, JSONExtractString(raw, 'of') AS of_id,
-  if(JSONHas(raw, 'by'), JSONExtractString(raw, 'by', 'user'), JSONExtractString(raw, 'likely', 'user')) AS author,
+  JSONExtractString(raw, 'by', 'user') AS author,
   JSONExtractString(raw, 'by', 'verb') AS verb, JSONExtractString(raw, 'certainty') AS certainty,
   ifNull(toUInt128OrNull(JSONExtractString(raw, 'gap', 'to')) < toUInt128OrNull(JSONExtractString(raw, 'gap', 'from')), 0) AS restored,
   JSONExtractRaw(raw, 'changed') AS changed, JSONExtractRaw(raw, 'before') AS before, JSONExtractRaw(raw, 'after') AS after

@@ -16,7 +16,7 @@ SELECT j->>'$.id' AS id, j->>'$.type' AS type, j->>'$.cluster' AS cluster, j->>'
   CAST(j->>'$.observedAt' AS TIMESTAMPTZ) AS observed_at,
   CAST(coalesce(j->>'$.changedAt.at', j->>'$.observedAt') AS TIMESTAMPTZ) AS changed_at, coalesce(j->>'$.coalesced', '') = 'true' AS coalesced,
   coalesce(j->>'$.snapshot.id', '') AS snapshot_id, j->>'$.class' AS class, j->>'$.actor.manager' AS manager,
-  j->>'$.of' AS of_id, coalesce(j->>'$.by.user', j->>'$.likely.user') AS author, j->>'$.by.verb' AS verb,
+  j->>'$.of' AS of_id, j->>'$.by.user' AS author, j->>'$.by.verb' AS verb,
   j->>'$.certainty' AS certainty, TRY_CAST(j->>'$.gap.to' AS UHUGEINT) < TRY_CAST(j->>'$.gap.from' AS UHUGEINT) AS restored,
   j->'$.changed' AS changed, j->'$.before' AS before, j->'$.after' AS after
 FROM (SELECT kubecdc_json(raw) AS j FROM change_records)

@@ -20,7 +20,7 @@ CREATE OR REPLACE FUNCTION kubecdc_add(raw text) RETURNS void LANGUAGE sql AS $$
 INSERT INTO changes SELECT j->>'id', j->>'type', j->>'cluster', j->>'group', j->>'resource', coalesce(j->>'namespace', ''),
   coalesce(j->>'name', ''), j->>'uid', j->>'resourceVersion', CASE WHEN v ~ '^[0-9]+$' THEN v::numeric END,
   (j->>'observedAt')::timestamptz, coalesce(j->'changedAt'->>'at', j->>'observedAt')::timestamptz, j ? 'coalesced', coalesce(j->'snapshot'->>'id', ''), j->>'class', j->'actor'->>'manager',
-  j->>'of', coalesce(j->'by'->>'user', j->'likely'->>'user'), j->'by'->>'verb', j->>'certainty',
+  j->>'of', j->'by'->>'user', j->'by'->>'verb', j->>'certainty',
   CASE WHEN j->'gap'->>'from' ~ '^[0-9]+$' AND j->'gap'->>'to' ~ '^[0-9]+$'
     THEN (j->'gap'->>'to')::numeric < (j->'gap'->>'from')::numeric END,
   j->'changed', j->'before', j->'after'

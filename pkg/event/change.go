@@ -217,14 +217,11 @@ type Attribution struct {
 	Of          string // ID of the change; "" on the change itself
 	By          Identity
 	RequestedBy *Identity // on a delete that was requested by another user and completed by By; otherwise nil
-	Certainty   string    // [Exact] or [Likely]
+	Certainty   string    // [Exact]
 }
 
-// The certainties of an attribution, see docs/audit-trail.md.
-const (
-	Exact  = "exact"  // no other user can have made the change
-	Likely = "likely" // By accessed the object when it changed: a guess
-)
+// Exact is the certainty of every attribution: no other user can have made the change, see docs/audit-trail.md.
+const Exact = "exact"
 
 // HeldInfo is on a record that some sinks get only with the author of the change, see docs/configuration.md on awaitAuthor.
 // The record goes to all other sinks. A copy that is released goes to these, behind it in the journal.

@@ -187,11 +187,7 @@ func appendAttribution(b []byte, a *event.Attribution) []byte {
 		return b
 	}
 	b = appendOptional(b, `,"of":`, a.Of)
-	member := `,"by":`
-	if a.Certainty == event.Likely { // a separate member, so that readers of by never mistake a guess for a fact
-		member = `,"likely":`
-	}
-	b = appendIdentity(b, member, &a.By)
+	b = appendIdentity(b, `,"by":`, &a.By)
 	if a.RequestedBy != nil {
 		b = appendIdentity(b, `,"requestedBy":`, a.RequestedBy)
 	}

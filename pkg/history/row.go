@@ -37,7 +37,7 @@ type Facts struct {
 
 	User        string `parquet:"user,optional,dict"`        // authenticated; on rows of type attributed
 	Manager     string `parquet:"manager,optional,dict"`     // field manager, as the client named itself
-	Attribution string `parquet:"attribution,optional,dict"` // exact or likely, with User
+	Attribution string `parquet:"attribution,optional,dict"` // exact, with User
 
 	Changed []Difference `parquet:"changed,list"`
 

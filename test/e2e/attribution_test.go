@@ -253,7 +253,7 @@ func (a *audited) awaitSettled() {
 // countResolved returns the number of changes that were resolved since the exporter was started.
 func (a *audited) countResolved() float64 {
 	a.t.Helper()
-	return a.sumMetric("kubecdc_attributed_total") + a.sumMetric("kubecdc_attributed_likely_total") + a.sumMetric("kubecdc_unresolved_total")
+	return a.sumMetric("kubecdc_attributed_total") + a.sumMetric("kubecdc_unresolved_total")
 }
 
 // theEnd is the name prefix of the last objects, which mark the end of the stream.
