@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/sasl"
+	"github.com/twmb/franz-go/pkg/sasl"
 
 	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -126,9 +126,9 @@ type countingMechanism struct {
 	starts atomic.Int64
 }
 
-func (m *countingMechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+func (m *countingMechanism) Authenticate(ctx context.Context, host string) (sasl.Session, []byte, error) {
 	m.starts.Add(1)
-	return m.Mechanism.Start(ctx)
+	return m.Mechanism.Authenticate(ctx, host)
 }
 
 // testEndingSession publishes until the broker would have ended the sessions twice. The sink authenticates again on its
@@ -232,7 +232,7 @@ func tokenOf(t *testing.T, from auth.OAuth) func() (string, error) {
 		t.Fatal(err)
 	}
 	return func() (string, error) {
-		_, first, err := m.Start(t.Context())
+		_, first, err := m.Authenticate(t.Context(), "")
 		return string(first), err
 	}
 }

@@ -166,7 +166,7 @@ func TestWithoutAnIdentityTheErrorNamesTheSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = bearer{i.connectionToken}.Start(t.Context())
+	_, _, err = bearer{i.connectionToken}.Authenticate(t.Context(), "")
 	var none *CredentialError
 	if !errors.As(err, &none) || !strings.Contains(err.Error(), "AWS_WEB_IDENTITY_TOKEN_FILE") {
 		t.Errorf("%v", err)

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/segmentio/kafka-go/sasl"
-	"github.com/segmentio/kafka-go/sasl/plain"
-	"github.com/segmentio/kafka-go/sasl/scram"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/kubecdc/kubecdc/pkg/credentials"
 )
@@ -155,11 +155,36 @@ func (s SASL) NewMechanism(timeout time.Duration) (sasl.Mechanism, error) {
 		}
 		return bearer{identity.connectionToken}, nil
 	}
-	m := passwordMechanism{s}
-	if _, err := m.newMechanism(); err != nil {
+	if _, err := s.readPassword(); err != nil {
 		return nil, err
 	}
-	return m, nil
+	return s.newPasswordMechanism(), nil
+}
+
+// newPasswordMechanism returns PLAIN or SCRAM with the password that is valid when a connection is made.
+func (s SASL) newPasswordMechanism() sasl.Mechanism {
+	if s.Mechanism == "plain" {
+		return plain.Plain(func(context.Context) (plain.Auth, error) {
+			password, err := s.readPassword()
+			return plain.Auth{User: s.Username, Pass: password}, err
+		})
+	}
+	read := func(context.Context) (scram.Auth, error) {
+		password, err := s.readPassword()
+		return scram.Auth{User: s.Username, Pass: password}, err
+	}
+	if s.Mechanism == "scram-sha-256" {
+		return scram.Sha256(read)
+	}
+	return scram.Sha512(read)
+}
+
+func (s SASL) readPassword() (string, error) {
+	password, err := readSecret(s.Password, "kafka.sasl.password")
+	if err != nil {
+		return "", &CredentialError{err}
+	}
+	return password, nil
 }
 
 func (s SASL) newBearer(client *http.Client) (sasl.Mechanism, error) {
@@ -180,38 +205,4 @@ func readSecret(s credentials.Secret, key string) (string, error) {
 		return "", fmt.Errorf("%s: %w", key, err)
 	}
 	return text, nil
-}
-
-// passwordMechanism is PLAIN or SCRAM with the password that is valid when a connection is made.
-type passwordMechanism struct{ config SASL }
-
-// Name implements [sasl.Mechanism].
-func (m passwordMechanism) Name() string { return strings.ToUpper(m.config.Mechanism) }
-
-// Start implements [sasl.Mechanism].
-func (m passwordMechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
-	made, err := m.newMechanism()
-	if err != nil {
-		return nil, nil, &CredentialError{err}
-	}
-	return made.Start(ctx)
-}
-
-func (m passwordMechanism) newMechanism() (made sasl.Mechanism, err error) {
-	password, err := readSecret(m.config.Password, "kafka.sasl.password")
-	if err != nil {
-		return nil, err
-	}
-	switch m.config.Mechanism {
-	case "plain":
-		made = plain.Mechanism{Username: m.config.Username, Password: password}
-	case "scram-sha-256":
-		made, err = scram.Mechanism(scram.SHA256, m.config.Username, password)
-	case "scram-sha-512":
-		made, err = scram.Mechanism(scram.SHA512, m.config.Username, password)
-	}
-	if err != nil { // the error of the library may contain the password
-		return nil, fmt.Errorf("kafka.sasl: the user name or password has characters that %s does not allow", m.config.Mechanism)
-	}
-	return made, nil
 }

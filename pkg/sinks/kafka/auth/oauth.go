@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/segmentio/kafka-go/sasl"
+	"github.com/twmb/franz-go/pkg/sasl"
 )
 
 // bearer is the mechanism OAUTHBEARER (RFC 7628, KIP-255) with the token that is valid when a connection is made. Brokers
@@ -24,7 +24,7 @@ type bearer struct {
 
 func (bearer) Name() string { return "OAUTHBEARER" }
 
-func (b bearer) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+func (b bearer) Authenticate(ctx context.Context, _ string) (sasl.Session, []byte, error) {
 	token, err := b.token(ctx)
 	if err != nil {
 		return nil, nil, &CredentialError{err}
@@ -36,7 +36,7 @@ func (b bearer) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
 // its error code.
 type bearerState struct{}
 
-func (bearerState) Next(_ context.Context, challenge []byte) (done bool, response []byte, err error) {
+func (bearerState) Challenge(challenge []byte) (done bool, response []byte, err error) {
 	return len(challenge) == 0, []byte{1}, nil
 }
 

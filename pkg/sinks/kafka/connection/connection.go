@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/initproducerid"
 	"github.com/segmentio/kafka-go/protocol/saslauthenticate"
 	"github.com/segmentio/kafka-go/protocol/saslhandshake"
-	"github.com/segmentio/kafka-go/sasl"
+	"github.com/twmb/franz-go/pkg/sasl"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -448,15 +447,6 @@ func (d *Dialer) renewSession(ctx context.Context, s *session, address string) e
 
 // authenticate does the SASL exchange, and sets when it has to be repeated.
 func (d *Dialer) authenticate(ctx context.Context, s *session, address string) error {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return err
-	}
-	number, err := strconv.Atoi(port)
-	if err != nil {
-		return err
-	}
-	ctx = sasl.WithMetadata(ctx, &sasl.Metadata{Host: host, Port: number})
 	answer, err := s.RoundTrip(&saslhandshake.Request{Mechanism: d.Mechanism.Name()})
 	if err != nil {
 		return err
@@ -465,7 +455,7 @@ func (d *Dialer) authenticate(ctx context.Context, s *session, address string) e
 		return err
 	}
 	startedAt, lifetime := time.Now(), int64(0)
-	state, token, err := d.Mechanism.Start(ctx)
+	state, token, err := d.Mechanism.Authenticate(ctx, address)
 	for done := false; err == nil && !done; {
 		answer, err = s.RoundTrip(&saslauthenticate.Request{AuthBytes: token})
 		if errors.Is(err, io.EOF) { // older brokers close the connection instead of answering
@@ -479,7 +469,7 @@ func (d *Dialer) authenticate(ctx context.Context, s *session, address string) e
 			return err
 		}
 		lifetime = r.SessionLifetimeMs
-		done, token, err = state.Next(ctx, r.AuthBytes)
+		done, token, err = state.Challenge(r.AuthBytes)
 	}
 	if s.renewAt = startedAt.Add(unlimited); lifetime > 0 {
 		s.renewAt = startedAt.Add(time.Duration(lifetime) * time.Millisecond / 10 * 9)
