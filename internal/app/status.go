@@ -234,7 +234,7 @@ func newAttributionRunner(
 	}
 	reading := audit.Options{StoreEvents: n.attributor.StoreEvents, StoredPosition: j.EvidencePosition, RecordLoss: n.attributor.RecordLoss, Logger: log}
 	for _, path := range c.Files {
-		n.intakes = append(n.intakes, audit.NewFile(path, c.FileEnvelope, reading))
+		n.intakes = append(n.intakes, audit.NewFile(path, reading))
 	}
 	for _, name := range c.Kafka.Topics {
 		n.intakes = append(n.intakes, topic.New(c.Kafka, name, reading))

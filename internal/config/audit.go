@@ -20,8 +20,6 @@ type Audit struct {
 	Webhook audit.WebhookConfig `mapstructure:"webhook"`
 	// Paths of audit log files, each of one API server. Rotation is followed.
 	Files []string `mapstructure:"files"`
-	// Envelope of the events in these files, as audit.kafka.envelope.
-	FileEnvelope audit.Envelope `mapstructure:"fileEnvelope"`
 	// Kafka topics of audit events.
 	Kafka topic.Config `mapstructure:"kafka"`
 	// Stamps of an admission policy, as a source of authors.
@@ -77,10 +75,6 @@ func validateAudit(rep *reporter, a Audit) {
 		case slices.Contains(a.Files[:i], path):
 			rep.addProblem(at, Problem{Message: "is listed already", Found: strconv.Quote(path), Expected: "every file once"})
 		}
-	}
-	if err := a.FileEnvelope.Validate(); err != nil {
-		rep.addProblem("audit.fileEnvelope", Problem{Message: "is unknown", Found: strconv.Quote(string(a.FileEnvelope)),
-			Expected: "auto, none, azure or cloudwatch"})
 	}
 	rep.refuseIf(a.Settle < 0, "audit.settle",
 		Problem{Message: "must not be negative", Found: a.Settle.String(), Expected: expectDuration})

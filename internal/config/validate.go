@@ -60,7 +60,6 @@ func warnUnusedKeys(rep *reporter, c *Config) {
 		enabled, changed bool
 		needs            string
 	}{
-		{"audit.fileEnvelope", len(c.Audit.Files) > 0, c.Audit.FileEnvelope != defaults.Audit.FileEnvelope, "audit.files"},
 		{"audit.stamps.grace", c.Audit.Stamps.Enabled, c.Audit.Stamps.Grace != defaults.Audit.Stamps.Grace, stamps},
 		{"audit.settle", events, c.Audit.Settle != defaults.Audit.Settle, intake},
 		{"audit.window", audit, c.Audit.Window != defaults.Audit.Window, source},

@@ -77,33 +77,24 @@ func TestEnvelopesOfCloudsAreRead(t *testing.T) {
 	for what, test := range map[string]struct {
 		text, want string
 		malformed  int
-		envelope   Envelope // beside auto
-		other      Envelope // that finds nothing
 	}{
-		"event":                     {written("a"), "a", 0, EnvelopeNone, EnvelopeAzure},
-		"list":                      {list, "a", 0, EnvelopeNone, EnvelopeCloudWatch},
-		"azure":                     {azureRecords(written("a"), written("b")), "a b", 0, EnvelopeAzure, EnvelopeNone},
-		"azure, one is no event":    {azureRecords("x", written("b")), "b", 1, EnvelopeAzure, EnvelopeCloudWatch},
-		"cloudwatch":                {cloudWatchBatch(auditStream, written("a"), written("b")), "a b", 0, EnvelopeCloudWatch, EnvelopeAzure},
-		"cloudwatch, compressed":    {zipped(cloudWatchBatch(auditStream, written("a"))), "a", 0, EnvelopeCloudWatch, EnvelopeNone},
-		"cloudwatch, concatenated":  {cloudWatchBatch(auditStream, written("a")) + cloudWatchBatch(auditStream, written("b")), "a b", 0, EnvelopeCloudWatch, EnvelopeNone},
-		"cloudwatch, members":       {zipped(cloudWatchBatch(auditStream, written("a"))) + zipped(cloudWatchBatch(auditStream, written("b"))), "a b", 0, EnvelopeCloudWatch, EnvelopeNone},
-		"cloudwatch, another log":   {cloudWatchBatch("authenticator-1", "time=x no event"), "", 0, EnvelopeCloudWatch, ""},
-		"cloudwatch, control":       {zipped(control), "", 0, EnvelopeCloudWatch, ""},
-		"gzip that is too large":    {zipped(strings.Repeat(" ", maxUnpacked+1)), "", 1, EnvelopeCloudWatch, ""},
-		"gzip that is cut":          {zipped(cloudWatchBatch(auditStream, written("a")))[:60], "", 1, EnvelopeCloudWatch, ""},
-		"an entry of Google's logs": {`{"insertId":"x","protoPayload":{"@type":"type.googleapis.com/google.cloud.audit.AuditLog"}}`, "", 1, EnvelopeNone, EnvelopeAzure},
+		"event":                     {written("a"), "a", 0},
+		"list":                      {list, "a", 0},
+		"azure":                     {azureRecords(written("a"), written("b")), "a b", 0},
+		"azure, one is no event":    {azureRecords("x", written("b")), "b", 1},
+		"cloudwatch":                {cloudWatchBatch(auditStream, written("a"), written("b")), "a b", 0},
+		"cloudwatch, compressed":    {zipped(cloudWatchBatch(auditStream, written("a"))), "a", 0},
+		"cloudwatch, concatenated":  {cloudWatchBatch(auditStream, written("a")) + cloudWatchBatch(auditStream, written("b")), "a b", 0},
+		"cloudwatch, members":       {zipped(cloudWatchBatch(auditStream, written("a"))) + zipped(cloudWatchBatch(auditStream, written("b"))), "a b", 0},
+		"cloudwatch, another log":   {cloudWatchBatch("authenticator-1", "time=x no event"), "", 0},
+		"cloudwatch, control":       {zipped(control), "", 0},
+		"gzip that is too large":    {zipped(strings.Repeat(" ", maxUnpacked+1)), "", 1},
+		"gzip that is cut":          {zipped(cloudWatchBatch(auditStream, written("a")))[:60], "", 1},
+		"an entry of Google's logs": {`{"insertId":"x","protoPayload":{"@type":"type.googleapis.com/google.cloud.audit.AuditLog"}}`, "", 1},
 	} {
-		for _, envelope := range []Envelope{EnvelopeAuto, "", test.envelope} {
-			events, malformed := envelope.Append(nil, []byte(test.text))
-			if namesOf(events) != test.want || malformed != test.malformed {
-				t.Errorf("%s as %q: %q, %d malformed; expected %q, %d", what, envelope, namesOf(events), malformed, test.want, test.malformed)
-			}
-		}
-		if test.other != "" {
-			if events, malformed := test.other.Append(nil, []byte(test.text)); len(events) > 0 || malformed == 0 {
-				t.Errorf("%s as %q: %q, %d malformed", what, test.other, namesOf(events), malformed)
-			}
+		events, malformed := AppendRecord(nil, []byte(test.text))
+		if namesOf(events) != test.want || malformed != test.malformed {
+			t.Errorf("%s: %q, %d malformed; expected %q, %d", what, namesOf(events), malformed, test.want, test.malformed)
 		}
 	}
 }
@@ -116,7 +107,7 @@ func TestCutEventIsAWriteByAnUnknownUser(t *testing.T) {
 		for what, text := range map[string]string{
 			"event": whole[:n], "azure": azureRecords(whole[:n]), "cloudwatch": cloudWatchBatch(auditStream, whole[:n]),
 		} {
-			events, malformed := EnvelopeAuto.Append(nil, []byte(text))
+			events, malformed := AppendRecord(nil, []byte(text))
 			if len(events)+malformed != 1 || n > known+1 && len(events) == 0 {
 				t.Fatalf("%s of %d bytes: %d events, %d malformed", what, n, len(events), malformed)
 			}
@@ -137,11 +128,9 @@ func FuzzEnvelope(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, e := range []Envelope{EnvelopeAuto, EnvelopeNone, EnvelopeAzure, EnvelopeCloudWatch} {
-			events, malformed := e.Append(nil, b)
-			if malformed < 0 || len(events) > len(b) && !bytes.HasPrefix(b, []byte{0x1f}) {
-				t.Errorf("%d events, %d malformed", len(events), malformed)
-			}
+		events, malformed := AppendRecord(nil, b)
+		if malformed < 0 || len(events) > len(b) && !bytes.HasPrefix(b, []byte{0x1f}) {
+			t.Errorf("%d events, %d malformed", len(events), malformed)
 		}
 	})
 }

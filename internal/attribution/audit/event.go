@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
-	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -131,28 +129,6 @@ func (e *Event) Actor() string {
 	return e.User + "\x00" + e.Impersonated.Name
 }
 
-// Envelope is the form in which a log has audit events.
-type Envelope string
-
-// The envelopes.
-const (
-	EnvelopeAuto       Envelope = "auto"       // whichever of the others a record has
-	EnvelopeNone       Envelope = "none"       // events, or lists of them, as an API server writes them
-	EnvelopeAzure      Envelope = "azure"      // diagnostic records of AKS, as in an Event Hub
-	EnvelopeCloudWatch Envelope = "cloudwatch" // subscription batches of EKS, with or without gzip
-)
-
-// Validate returns an error for any other value. Empty stands for auto.
-func (e Envelope) Validate() error {
-	all := []Envelope{"", EnvelopeAuto, EnvelopeNone, EnvelopeAzure, EnvelopeCloudWatch}
-	if !slices.Contains(all, e) {
-		return fmt.Errorf("%q; expected auto, none, azure or cloudwatch", string(e))
-	}
-	return nil
-}
-
-func (e Envelope) allows(other Envelope) bool { return e == other || e == EnvelopeAuto || e == "" }
-
 const (
 	maxUnpacked = 32 << 20 // of a compressed record, in bytes
 
@@ -160,17 +136,18 @@ const (
 	cloudWatchStream = "kube-apiserver-audit"
 )
 
-// Append appends the audit events of one record or line of a log to events, and returns how much of it is malformed. Other
-// logs in the same envelope are skipped. A truncated event is appended as a write by an unknown user at the time of the
-// envelope. It does not keep b.
-func (e Envelope) Append(events []Event, b []byte) (all []Event, malformed int) {
-	if bytes.HasPrefix(b, []byte{0x1f, 0x8b}) && e.allows(EnvelopeCloudWatch) {
+// AppendRecord appends the audit events of one record or line of a log to events, and returns how much of it is malformed. A
+// record has events, or lists of them, as an API server writes them, diagnostic records of AKS, as in an Event Hub, or a
+// subscription batch of EKS, with or without gzip. Other logs in such an envelope are skipped. A truncated event is appended
+// as a write by an unknown user at the time of the envelope. It does not keep b.
+func AppendRecord(events []Event, b []byte) (all []Event, malformed int) {
+	if bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
 		var err error
 		if b, err = unpack(b); err != nil {
 			return events, 1
 		}
 	}
-	u := unwrapping{envelope: e, events: events}
+	u := unwrapping{events: events}
 	for i := rawjson.SkipSpace(b, 0); i < len(b); i = rawjson.SkipSpace(b, i) {
 		if i = u.appendValue(b, i); i < 0 {
 			break
@@ -196,7 +173,6 @@ func unpack(b []byte) ([]byte, error) {
 
 // unwrapping collects the events of one record.
 type unwrapping struct {
-	envelope  Envelope
 	events    []Event
 	malformed int
 }
@@ -204,12 +180,10 @@ type unwrapping struct {
 // appendValue appends the events of the value at i, and returns the index after it, or a negative index if the rest of b is
 // not usable.
 func (u *unwrapping) appendValue(b []byte, i int) int {
-	if u.envelope.allows(EnvelopeNone) { // one pass for what most logs have
-		var e Event
-		if end := scanEvent(b, i, &e); end > 0 && e.Stage != "" {
-			u.events = append(u.events, e)
-			return end
-		}
+	var e Event // one pass for what most logs have
+	if end := scanEvent(b, i, &e); end > 0 && e.Stage != "" {
+		u.events = append(u.events, e)
+		return end
 	}
 	at := map[string]int{}
 	end := scanMembers(b, i, func(key []byte, i int) int {
@@ -226,14 +200,12 @@ func (u *unwrapping) appendValue(b []byte, i int) int {
 		u.appendText(b[i:], 0)
 	case b[i] != '{':
 		u.malformed++
-	case isAzure && u.envelope.allows(EnvelopeAzure):
+	case isAzure:
 		return u.appendAzure(b, records, end)
-	case isCloudWatch && u.envelope.allows(EnvelopeCloudWatch):
+	case isCloudWatch:
 		return u.appendCloudWatch(b, at, end)
-	case u.envelope.allows(EnvelopeNone):
-		u.appendEvents(b[i:end])
 	default:
-		u.malformed++
+		u.appendEvents(b[i:end])
 	}
 	return end
 }

@@ -26,18 +26,17 @@ const (
 // File follows an audit log file of one API server through its rotations. It resumes at the stored position.
 type File struct {
 	*Log
-	path     string
-	envelope Envelope
+	path string
 
 	current    *os.File // being read; nil: none
 	position   filePosition
 	wasMissing bool // the file did not exist at the first attempt
 }
 
-// NewFile returns a reader of the file at path, whose lines have this envelope. It opens nothing.
-func NewFile(path string, envelope Envelope, o Options) *File {
+// NewFile returns a reader of the file at path. It opens nothing.
+func NewFile(path string, o Options) *File {
 	return &File{
-		Log: NewLog(path, "give the exporter the right to read it, or correct audit.files", o), path: path, envelope: envelope,
+		Log: NewLog(path, "give the exporter the right to read it, or correct audit.files", o), path: path,
 	}
 }
 
@@ -254,7 +253,7 @@ func (f *File) readPart(lines *bufio.Reader) (part Part, end int64, more bool, e
 			continue
 		}
 		var malformed int
-		part.Events, malformed = f.envelope.Append(part.Events, line)
+		part.Events, malformed = AppendRecord(part.Events, line)
 		part.Malformed += malformed
 	}
 	return part, end, true, nil

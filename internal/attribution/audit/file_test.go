@@ -72,7 +72,7 @@ func (r *logReader) signalNews() {
 
 // newFile returns a new reader of the file.
 func (r *logReader) newFile() *audit.File {
-	return audit.NewFile(r.path, audit.EnvelopeAuto, audit.Options{StoreEvents: r.storeEvents, StoredPosition: r.storedPosition, RecordLoss: r.recordLoss, Logger: slog.New(slog.DiscardHandler)})
+	return audit.NewFile(r.path, audit.Options{StoreEvents: r.storeEvents, StoredPosition: r.storedPosition, RecordLoss: r.recordLoss, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // startReader follows the file until the returned function is called.

@@ -179,10 +179,8 @@ func (t *Topic) removePartitions(ctx context.Context, from int32) error {
 type Config struct {
 	// Addresses of brokers to start from, "host:port". Empty: no topic is read.
 	Brokers []string `mapstructure:"brokers"`
-	// Topics with audit events of audit.k8s.io/v1, or lists of them, in the envelope.
+	// Topics with audit events of audit.k8s.io/v1, or lists of them, in the envelopes of clouds or none.
 	Topics []string `mapstructure:"topics"`
-	// Envelope of the events: none, azure (AKS), cloudwatch (EKS) or auto: whichever a record has. Default auto.
-	Envelope audit.Envelope `mapstructure:"envelope"`
 	// Client ID for the logs and quotas of the brokers. Default "kubecdc".
 	ClientID string `mapstructure:"clientID"`
 	// Timeout of one request, including the connection. Default 10s; 100ms to 1h.
@@ -223,9 +221,6 @@ func (c Config) Validate() error {
 		if name == "" || slices.Contains(c.Topics[:i], name) {
 			errs = append(errs, fmt.Errorf("kafka.topics[%d]: %q; expected the name of a topic, every topic once", i, name))
 		}
-	}
-	if err := c.Envelope.Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("kafka.envelope: %w", err))
 	}
 	if d := c.RequestTimeout; d != 0 && d < minRequestTimeout || d > maxRequestTimeout {
 		errs = append(errs, fmt.Errorf("kafka.requestTimeout: %v; expected %v to %v", d, minRequestTimeout, maxRequestTimeout))
@@ -291,7 +286,7 @@ func (p *partition) scanRecord(r follow.Record) error {
 		return nil
 	}
 	var malformed int
-	p.readPart.Events, malformed = p.config.Envelope.Append(p.readPart.Events, r.Value)
+	p.readPart.Events, malformed = audit.AppendRecord(p.readPart.Events, r.Value)
 	p.readPart.Malformed += malformed
 	return nil
 }
