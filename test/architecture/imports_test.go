@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"pkg/resourceversion":  nil,
 	"pkg/nearest":          nil,
 
-	"pkg/sinks":                  {"pkg/condition", "pkg/event", "pkg/format"},
+	"pkg/sinks":                  {"pkg/condition", "pkg/credentials", "pkg/event", "pkg/format"},
 	"pkg/sinks/stdout":           {"pkg/event", "pkg/format", "pkg/sinks", "pkg/condition"},
 	"pkg/sinks/history":          {"pkg/ratelimit", "pkg/condition", "pkg/event", "pkg/history", "pkg/rawjson", "pkg/sinks"},
 	"pkg/sinks/kafka":            {"pkg/credentials", "pkg/resourceversion", "pkg/event", "pkg/form", "pkg/format", "pkg/ratelimit", "pkg/sinks", "pkg/condition", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/state"},
@@ -94,7 +94,7 @@ var onlyFrom = map[string][]string{
 	"k8s.io/client-go/kubernetes":     nil, // so does this
 	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/involved", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
 	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/state", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/follow"},
-	"github.com/twmb/franz-go":        {"pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"}, // SASL, and the types of requests that kafka-go has none for
+	"github.com/twmb/franz-go":        {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"}, // SASL, schema registries, and the types of requests that kafka-go has none for
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},
 	"github.com/spf13/viper":          {"internal/config"},

@@ -21,40 +21,11 @@ import (
 )
 
 const (
-	maxResponseBytes = 64 << 10 // of the headers, and of the body, which is read so that the connection can be reused
-	dialTimeout      = 5 * time.Second
-	idleTimeout      = 90 * time.Second
+	maxResponseBytes = 64 << 10              // of the body, which is read so that the connection can be reused
 	bodyTimeout      = 50 * time.Millisecond // for the end of a body: about what another connection costs
 	maxRefusal       = 1 << 10               // of the body of a refusal that is read
 	maxRetryAfter    = 10 * time.Minute      // the longest Retry-After that is respected
 )
-
-// newClient returns a client that connects to the configured host only.
-func newClient(cfg Config) *http.Client {
-	return &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			DialContext:            openingWith((&net.Dialer{Timeout: dialTimeout}).DialContext),
-			DialTLSContext:         openingWith(cfg.dialTLS),
-			MaxIdleConnsPerHost:    cfg.Lanes,
-			IdleConnTimeout:        idleTimeout,
-			MaxResponseHeaderBytes: maxResponseBytes,
-		},
-	}
-}
-
-type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
-
-// openingWith marks the errors of a dialer: nothing was sent.
-func openingWith(dial dialFunc) dialFunc {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		if err != nil {
-			err = &condition.OpeningError{Err: err}
-		}
-		return conn, err
-	}
-}
 
 // CheckServers implements [sinks.ServerChecker].
 func (s *Sink) CheckServers(ctx context.Context) error {
@@ -62,39 +33,15 @@ func (s *Sink) CheckServers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dial, port := openingWith((&net.Dialer{Timeout: dialTimeout}).DialContext), "80"
+	dial, port := sinks.Dial, "80"
 	if to.Scheme == "https" {
-		dial, port = openingWith(s.cfg.dialTLS), "443"
+		dial, port = sinks.TLSDialer(s.cfg.TLS, "webhook.tls"), "443"
 	}
 	conn, err := dial(ctx, "tcp", net.JoinHostPort(to.Hostname(), cmp.Or(to.Port(), port)))
 	if err != nil {
 		return s.classifySendError(err)
 	}
 	return conn.Close()
-}
-
-// dialTLS opens a TLS connection with the current contents of the files.
-func (c Config) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	config, err := c.TLS.ClientConfig("webhook.tls", host)
-	if err != nil {
-		return nil, err
-	}
-	raw, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	secure := tls.Client(sinks.DeferWriteErrors(raw), config)
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = raw.Close() // err is the cause
-		return nil, err
-	}
-	return secure, nil
 }
 
 // postBatch sends messages in one request and waits for the status of the response or the end of ctx. A request abandoned by

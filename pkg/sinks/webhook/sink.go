@@ -54,7 +54,7 @@ func New(cfg Config, f format.Format) (*Sink, error) {
 		return nil, err
 	}
 	cfg.SetDefaults()
-	s := &Sink{cfg: cfg, format: f, client: newClient(cfg), bodyTimeout: bodyTimeout,
+	s := &Sink{cfg: cfg, format: f, client: sinks.NewHTTPClient(cfg.TLS, "webhook.tls", cfg.Lanes), bodyTimeout: bodyTimeout,
 		returnAfter: returnAfter, slots: make(map[sinks.Lane]chan struct{}, cfg.Lanes)}
 	s.lifetime, s.cancelRequests = context.WithCancel(context.Background())
 	for i := range cfg.Lanes {
