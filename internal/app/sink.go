@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -340,6 +341,7 @@ func deliveryFingerprint(s config.Sink) string {
 		k.Repair = false                                         // deletes behind snapshots are changes like others
 		k.CreateTopics, k.CheckTopics = kafka.CreateTopics{}, "" // the number of partitions is in the names of lanes
 		k.Compression, k.BatchBytes = "", 0                      // records are counted, not batches
+		k.Registry = kafka.Registry{Encoding: strings.TrimPrefix(k.Registry.Encoding, kafka.EncodingAvro)}
 		s.Kafka = &k
 	}
 	b, err := json.Marshal(s)

@@ -117,7 +117,7 @@ type Sink struct {
 	// Encoding of changes: json, cloudevents, cloudevents-structured, debezium (stores states in every rule) or upsert.
 	// stdout takes json and cloudevents-structured, a webhook the cloudevents formats, a history none.
 	Format string `mapstructure:"format"`
-	// inline: debezium in Kafka has a schema, docs/events-reference.md.
+	// Of debezium in Kafka: inline or registry, see docs/events-reference.md.
 	Schema string `json:",omitempty" mapstructure:"schema"`
 	// What happens to a change that is too large: reduce leaves out parts and lists them; deadLetter keeps it whole.
 	OnOversize string `mapstructure:"onOversize"`

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 )
 
 // namePattern restricts names of sinks and rules to those that are valid as metric labels, file names and consumer names.
@@ -110,14 +111,17 @@ func validateFormat(rep *reporter, path string, s Sink) {
 	}
 }
 
-// SchemaInline is the value of Sink.Schema for a schema in each record.
-const SchemaInline = "inline"
+// typedFormats are those of debezium by the values of Sink.Schema: a schema in each record, or the ID of one in a registry.
+var typedFormats = map[string]format.Format{"inline": format.DebeziumInline, "registry": format.DebeziumAvro}
 
 // ParseFormat returns the format that a sink writes.
 func (s Sink) ParseFormat() (format.Format, error) {
 	f, err := format.Parse(s.Format)
-	if f == format.Debezium && s.Schema == SchemaInline {
-		f = format.DebeziumInline
+	if f == format.Debezium {
+		f = max(f, typedFormats[s.Schema])
+	}
+	if f == format.DebeziumAvro && s.Kafka != nil && s.Kafka.Registry.Encoding == kafka.EncodingJSON {
+		f = format.DebeziumJSONSchema
 	}
 	return f, err
 }
@@ -125,15 +129,18 @@ func (s Sink) ParseFormat() (format.Format, error) {
 // validateSchema checks that typed rows are asked for where they can be, and nothing that has no row.
 func validateSchema(rep *reporter, at string, s Sink) {
 	f, _ := s.ParseFormat()
+	if s.Kafka != nil {
+		rep.addJoined(at, at+".kafka", s.Kafka.ValidateRegistry(f))
+	}
 	switch {
 	case s.Schema == "":
-	case s.Schema != SchemaInline:
-		rep.addProblem(at+".schema", Problem{Message: "unknown schema", Found: strconv.Quote(s.Schema), Expected: "inline, or none of this key"})
-	case f != format.DebeziumInline || s.Kafka == nil:
+	case typedFormats[s.Schema] == 0:
+		rep.checkOneOf(at+".schema", s.Schema, slices.Sorted(maps.Keys(typedFormats))...)
+	case !f.IsTyped() || s.Kafka == nil:
 		rep.addProblem(at+".schema", Problem{Message: "rows have a schema in the format debezium in Kafka only",
 			Found: "format: " + cmp.Or(s.Format, "json"), Expected: "format: debezium and kafka beside it"})
 	case s.Watermarks != 0:
-		rep.addProblem(at+".watermarks", Problem{Message: "a watermark is no row, and a topic with schema: inline has rows only",
+		rep.addProblem(at+".watermarks", Problem{Message: "a watermark is no row, and a topic with a schema has rows only",
 			Found: s.Watermarks.String(), Expected: "0s"})
 	}
 }

@@ -341,7 +341,7 @@ func (p *recordParser) hasForm(s format.Stored, value []byte) bool {
 	case s.Native != nil || isRow != (p.format == format.Upsert) || s.Type == event.Deleted && len(s.After) > 0:
 		return false
 	}
-	return value[0] == '{' && value[len(value)-1] == '}'
+	return p.format.IsRegistered() && value[0] == format.RegisteredStart || value[0] == '{' && value[len(value)-1] == '}'
 }
 
 // nativeStart is how a native object begins. Objects of Kubernetes do not.

@@ -80,11 +80,11 @@ func (s Secret) GoString() string { return s.String() }
 
 // TLS names the files of a TLS connection, which are read for every connection.
 type TLS struct {
-	// CA is a file of PEM certificates to trust instead of the system's.
+	// PEM certificates to trust instead of the system's.
 	CA string `mapstructure:"ca"`
-	// Cert is the file of a client certificate, with Key: both or none.
+	// PEM file of a client certificate.
 	Cert string `mapstructure:"cert"`
-	// Key is the file of the private key of Cert.
+	// PEM file of its key.
 	Key string `mapstructure:"key"`
 }
 

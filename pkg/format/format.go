@@ -29,11 +29,15 @@ const (
 	// DebeziumInline is Debezium with one fixed schema for all kinds, in each value and key: Kafka Connect's JSON with
 	// schemas. The key is a struct, and every record is a row or the tombstone of one: it has no control records.
 	DebeziumInline
+	// DebeziumAvro and DebeziumJSONSchema are the same rows by schemas in a registry, of which each value and key has the ID.
+	DebeziumAvro
+	DebeziumJSONSchema
 )
 
 var formatNames = [...]string{
 	JSON: "json", CloudEvents: "cloudevents", CloudEventsStructured: "cloudevents-structured",
 	Debezium: "debezium", Upsert: "upsert", DebeziumInline: "debezium with schema: inline",
+	DebeziumAvro: "debezium with schema: registry in avro", DebeziumJSONSchema: "debezium with schema: registry in json",
 }
 
 // All returns every format that the key format names.
@@ -55,8 +59,11 @@ func (f Format) String() string { return formatNames[f] }
 
 // ContentType is the media type of what [Format.AppendValue] writes.
 func (f Format) ContentType() string {
-	if f == CloudEventsStructured {
+	switch f {
+	case CloudEventsStructured:
 		return ContentTypeCloudEvents
+	case DebeziumAvro:
+		return "application/avro"
 	}
 	return ContentTypeJSON
 }
@@ -65,7 +72,13 @@ func (f Format) ContentType() string {
 func (f Format) NeedsBefore() bool { return f.IsEnvelope() }
 
 // IsEnvelope reports whether f is Debezium's envelope, with or without a schema.
-func (f Format) IsEnvelope() bool { return f == Debezium || f == DebeziumInline }
+func (f Format) IsEnvelope() bool { return f == Debezium || f.IsTyped() }
+
+// IsTyped reports whether keys and values have a schema.
+func (f Format) IsTyped() bool { return f >= DebeziumInline }
+
+// IsRegistered reports whether that schema is in a registry.
+func (f Format) IsRegistered() bool { return f > DebeziumInline }
 
 // HasRows reports whether values of f are rows, and keys identify them.
 func (f Format) HasRows() bool { return f.IsEnvelope() || f == Upsert }
@@ -77,7 +90,7 @@ func (f Format) NeedsHeaders() bool { return f == CloudEvents || f.HasRows() }
 // former one: if keys identify rows, such a record would delete or replace the row, so it must not be sent. A control record
 // has no row.
 func (f Format) CanRepresent(c *event.Change) bool {
-	return (!c.Type.IsBeside() || !f.HasRows()) && (!c.Type.IsControl() || f != DebeziumInline)
+	return (!c.Type.IsBeside() || !f.HasRows()) && (!c.Type.IsControl() || !f.IsTyped())
 }
 
 // AppendValue appends c, as the value of a record or the payload of a message, to b and returns the extended slice. It
@@ -91,8 +104,8 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 		return b
 	case f == Debezium:
 		return appendEnvelope(b, c, appendObject)
-	case f == DebeziumInline:
-		return appendTyped(b, c)
+	case f.IsTyped():
+		return f.appendTyped(b, c)
 	case f == Upsert:
 		return appendRow(b, c.After, c)
 	default:
@@ -103,10 +116,10 @@ func (f Format) AppendValue(b []byte, c *event.Change) []byte {
 // NeedsFactsHeader reports whether the value does not show that c happened or that it is incomplete. [AppendFacts] must then
 // be sent as a header, so that nothing disappears silently (I5).
 func (f Format) NeedsFactsHeader(c *event.Change) bool {
-	switch f {
-	case Debezium, DebeziumInline:
+	switch {
+	case f.IsEnvelope():
 		return c.Type.IsControl() || c.Type.IsBeside() || c.DeadLetter != nil
-	case Upsert:
+	case f == Upsert:
 		return len(c.After) == 0 || c.Type.IsBeside() || len(c.Omitted) > 0 || c.RedactionChanged || c.DeadLetter != nil
 	default:
 		return false

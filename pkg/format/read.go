@@ -118,7 +118,7 @@ func (f *recordFacts) storedRecord() Stored {
 // ParseKey returns what the key of an object says, see [event.Change.Key]; the resource is empty if it is none. Control
 // records of a whole resource have no name.
 func ParseKey(key string) (cluster string, of event.Resource, namespace, name string) {
-	if payload := findPayload([]byte(key)); payload != nil {
+	if payload := findPayload([]byte(key), keyAvro); payload != nil {
 		return readKeyColumns(payload)
 	}
 	parts := strings.Split(key, "/")
@@ -150,7 +150,7 @@ func readHeaders(id string, header func(name string) string) (f recordFacts, our
 // readValue reads the facts from a value, and returns the native object, or the object of an envelope. ok is false if it has
 // none, like a row.
 func readValue(value []byte) (f recordFacts, native, after []byte, ok bool) {
-	if payload := findPayload(value); payload != nil {
+	if payload := findPayload(value, valueAvro); payload != nil {
 		f, native, after, ok = readValue(payload)
 		return f, native, readRow(after), ok
 	}

@@ -5,19 +5,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/avro"
+
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
-// column is a field of a struct of Kafka Connect: its name and the other members of its schema.
-type column struct{ name, schema string }
-
-const (
-	requiredText = `"type":"string","optional":false`
-	optionalText = `"type":"string","optional":true`
-	timeText     = optionalText + `,"name":"io.debezium.time.ZonedTimestamp","version":1`
-	jsonText     = optionalText + `,"name":"io.debezium.data.Json","version":1`
-	integer      = `"type":"int64","optional":true`
+// The types of columns.
+var (
+	requiredText = columnType{required: true}
+	optionalText = columnType{}
+	timeText     = columnType{name: "io.debezium.time.ZonedTimestamp"}
+	jsonText     = columnType{name: "io.debezium.data.Json"}
+	integer      = columnType{number: true}
 )
 
 // keyColumns are the primary key of a row. They never change: compaction compares keys as bytes, with their schema.
@@ -43,40 +43,28 @@ var sourceColumns = []column{
 	{"snapshotId", optionalText},
 }
 
-var (
-	keySchema = `{` + structSchema("kubecdc.Key", keyColumns) + `,"optional":false}`
-
-	typedSchema = `{` + structSchema("kubecdc.Envelope", []column{
-		{"before", structSchema("kubecdc.Row", rowColumns) + `,"optional":true`},
-		{"after", structSchema("kubecdc.Row", rowColumns) + `,"optional":true`},
-		{"source", structSchema("io.debezium.connector.kubecdc.Source", sourceColumns) + `,"optional":false`},
-		{"op", requiredText}, {"ts_ms", integer},
-	}) + `,"optional":false}`
-)
-
-func structSchema(name string, fields []column) string {
-	var s strings.Builder
-	s.WriteString(`"type":"struct","name":"` + name + `","version":1,"fields":[`)
-	for i, f := range fields {
-		if i > 0 {
-			s.WriteByte(',')
-		}
-		s.WriteString(`{"field":"` + f.name + `",` + f.schema + `}`)
-	}
-	s.WriteByte(']')
-	return s.String()
-}
+// The schemas of Kafka Connect's JSON.
+var keySchema, valueSchema = `{` + keyType.connectSchema() + `}`, `{` + valueType.connectSchema() + `}`
 
 // typedStart is how every typed value and key begins.
 const typedStart = `{"schema":{"type":"struct",`
 
-// AppendKey appends the key of a record of c in Kafka: that of the change, or a struct with the same parts.
+// AppendKey appends the key of a record of c in Kafka: that of the change, or a struct with the same parts, without the
+// start that names its schema in a registry.
 func (f Format) AppendKey(b []byte, c *event.Change) []byte {
-	if f != DebeziumInline {
-		return c.AppendKey(b)
+	switch f {
+	case DebeziumInline:
+		b = append(append(append(b, `{"schema":`...), keySchema...), `,"payload":`...)
+		return append(appendKeyPayload(b, c), '}')
+	case DebeziumAvro, DebeziumJSONSchema:
+		return f.appendRegistered(b, appendKeyPayload(nil, c), keyType, keyAvro)
 	}
-	b = append(append(append(b, `{"schema":`...), keySchema...), `,"payload":{`...)
-	return append(appendKeyColumns(b, c), "}}"...)
+	return c.AppendKey(b)
+}
+
+// appendKeyPayload appends the key of c as a struct.
+func appendKeyPayload(b []byte, c *event.Change) []byte {
+	return append(appendKeyColumns(append(b, '{'), c), '}')
 }
 
 func appendKeyColumns(b []byte, c *event.Change) []byte {
@@ -92,9 +80,14 @@ const writtenNUL = "%00"
 
 func writtenName(name string) string { return strings.ReplaceAll(name, "\x00", writtenNUL) }
 
-// appendTyped appends the envelope as Debezium's JSON converter writes it with its schema.
-func appendTyped(b []byte, c *event.Change) []byte {
-	b = append(append(append(b, `{"schema":`...), typedSchema...), `,"payload":`...)
+// appendTyped appends the envelope as Debezium's converters write it: as JSON with its schema, or by one in a registry.
+func (f Format) appendTyped(b []byte, c *event.Change) []byte {
+	if f.IsRegistered() {
+		row := *c
+		row.Changed = nil // there is no column for it, and it may be nested more deeply than a parser takes
+		return f.appendRegistered(b, appendEnvelope(nil, &row, appendColumns), valueType, valueAvro)
+	}
+	b = append(append(append(b, `{"schema":`...), valueSchema...), `,"payload":`...)
 	return append(appendEnvelope(b, c, appendColumns), '}')
 }
 
@@ -205,8 +198,11 @@ func appendText(b, text []byte) []byte {
 
 var escapedNUL = []byte(`\u0000`)
 
-// findPayload returns the payload of a typed value or key; nil if it is not typed.
-func findPayload(text []byte) []byte {
+// findPayload returns the payload of a typed value or key, which has this schema in a registry; nil if it is not typed.
+func findPayload(text []byte, registered *avro.Schema) []byte {
+	if len(text) > registeredFrame && text[0] == RegisteredStart {
+		return readRegistered(text[registeredFrame:], registered)
+	}
 	if !bytes.HasPrefix(text, []byte(typedStart)) || rawjson.SkipValue(text, 0, 0) != len(text) {
 		return nil
 	}

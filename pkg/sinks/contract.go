@@ -131,7 +131,7 @@ type ConditionReporter interface {
 	Conditions() []condition.Status
 }
 
-// SizeAnnouncer is a sink whose destination announces how large a message may be.
+// SizeAnnouncer is a sink with a destination that announces how large a message may be.
 type SizeAnnouncer interface {
 	Sink
 

@@ -178,9 +178,9 @@ func (c *topicChecker) retentionFaults(settings map[string]string) (faults []str
 	if !strings.Contains(policy, "compact") || intended["cleanup.policy"] {
 		return faults
 	}
-	switch c.format {
-	case format.Upsert:
-	case format.Debezium, format.DebeziumInline:
+	switch {
+	case c.format == format.Upsert:
+	case c.format.IsEnvelope():
 		if !c.config.Tombstones {
 			faults = append(faults, "cleanup.policy "+policy+": deleted objects stay because they have no tombstones; set kafka.tombstones to true")
 		}

@@ -52,6 +52,8 @@ type Config struct {
 	TLS auth.TLS `mapstructure:"tls"`
 	// SASL authentication.
 	SASL auth.SASL `mapstructure:"sasl"`
+	// Registry of schemas, for schema: registry.
+	Registry Registry `json:",omitzero" mapstructure:"registry"`
 }
 
 // CreateTopics describes topics that the sink creates.
@@ -111,7 +113,7 @@ func (c Config) clusterOptions() cluster.Options {
 // Validate returns all errors of c, joined. Each begins with the path of its field relative to the sink ("kafka.brokers: …")
 // and names what was expected. No secret is in the text. It opens no file and no connection.
 func (c Config) Validate() error {
-	return errors.Join(c.validateBrokers(), c.validateTopic(), c.validateTopics(), c.validateBatches(), c.TLS.Validate(), c.SASL.Validate(), c.validateCleartext())
+	return errors.Join(c.validateBrokers(), c.validateTopic(), c.validateTopics(), c.validateBatches(), c.TLS.Validate(), c.SASL.Validate(), c.validateCleartext(), c.Registry.validate())
 }
 
 func (c Config) validateBrokers() error {
@@ -165,7 +167,9 @@ func (c Config) hasValidCredentials() bool {
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
 // Files returns the files that the sink reads for each connection.
-func (c Config) Files() []credentials.File { return c.TLS.Files("kafka.tls") }
+func (c Config) Files() []credentials.File {
+	return append(c.TLS.Files("kafka.tls"), c.Registry.TLS.Files("kafka.registry.tls")...)
+}
 
 func (c Config) validateTopic() error {
 	if c.Topic == "" {
@@ -199,7 +203,7 @@ func (c Config) validateFormat(f format.Format) error {
 	if c.Repair && f != format.Upsert && !c.Tombstones {
 		return fmt.Errorf("kafka.repair: true, with the format %v; it needs upsert, or debezium with kafka.tombstones", f)
 	}
-	return nil
+	return c.ValidateRegistry(f)
 }
 
 func (c Config) validateTopics() error {

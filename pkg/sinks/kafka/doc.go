@@ -76,7 +76,7 @@
 //	                         it ("deployments.apps"); snapshot, the ID of the snapshot that the change belongs to, and
 //	                         listVersion, the version of the list that showed the object, if any
 //	debezium                 the envelope of Debezium; headers as json
-//	                         with schema: inline, value and key with a schema, and no control records
+//	                         with a schema in them or in a registry, value and key are rows, and there are no control records
 //	upsert                   the object; headers as json
 //	cloudevents              the native form; content-type, and each attribute as ce_ and its name
 //	cloudevents-structured   attributes and native form in one object; content-type only

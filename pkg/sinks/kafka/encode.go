@@ -38,7 +38,7 @@ func newBatchEncoder(encoders encoderPool, c *compressionChoice, t *topic, buffe
 // asking the broker. A single record is rejected here only if the limit of the topic is known.
 func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message, at record.ProducerSequence) (*inFlightBatch, error) {
 	codec := b.topic.codec.Load()
-	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(codec))
+	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(codec), b.topic)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message
 // reencodeBatch restores the bytes of a batch that were not retained: the same messages under the same numbers.
 func (b *batchEncoder) reencodeBatch(ctx context.Context, f *inFlightBatch, messages []sinks.Message, at record.ProducerSequence) error {
 	codec := b.topic.codec.Load()
-	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(codec))
+	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(codec), b.topic)
 	if err != nil {
 		return err
 	}
@@ -122,10 +122,13 @@ func newEncoderPool(f format.Format, tombstones bool, c record.Codec, n int) (en
 	return pool, nil
 }
 
-// acquireEncoder waits for a free encoder or the end of ctx. The encoder compresses with c.
-func (p encoderPool) acquireEncoder(ctx context.Context, c record.Codec) (*record.Encoder, error) {
+// acquireEncoder waits for a free encoder or the end of ctx. The encoder compresses with c, by the schemas of a topic.
+func (p encoderPool) acquireEncoder(ctx context.Context, c record.Codec, t *topic) (*record.Encoder, error) {
 	select {
 	case e := <-p:
+		if ids := t.schemas.Load(); ids != nil {
+			e.UseSchemas(*ids)
+		}
 		if err := e.UseCodec(c); err != nil {
 			p.releaseEncoder(e)
 			return nil, err

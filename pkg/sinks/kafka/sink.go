@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -37,6 +38,7 @@ type Sink struct {
 	cluster  *cluster.Cluster
 	reader   *cluster.Reader
 	topics   *topicCatalog
+	schemas  *schemaRegistry // nil in a format without
 	router   *router
 	lanes    *laneSet
 	former   formerLayouts
@@ -98,7 +100,10 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	s.journal.sink = s
 	s.runCtx, s.cancelRun = context.WithCancel(context.Background())
 	s.acks = newAckLog(s.runCtx, s.background.Go, c, s.reader, log)
-	s.topics = newTopicCatalog(c, cfg.CreateTopics, newTopicChecker(cfg, f, c, log))
+	if s.schemas, err = newSchemaRegistry(cfg, f, log); err != nil {
+		return nil, errors.Join(err, c.Close(context.Background()))
+	}
+	s.topics = newTopicCatalog(c, cfg.CreateTopics, newTopicChecker(cfg, f, c, log), s.schemas)
 	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics, s.former.partitionsOf, s.acks.confirmAll)
 	s.lanes = &laneSet{
 		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, codecs: codecs, fence: &s.fence,
@@ -195,7 +200,9 @@ func (s *Sink) Ping(ctx context.Context) error {
 }
 
 // CheckServers implements [sinks.ServerChecker].
-func (s *Sink) CheckServers(ctx context.Context) error { return s.cluster.CheckBrokers(ctx) }
+func (s *Sink) CheckServers(ctx context.Context) error {
+	return errors.Join(s.cluster.CheckBrokers(ctx), s.schemas.checkServer(ctx))
+}
 
 // Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key.
 // Topics with unknown partitions have a waiting lane. See [sinks.Sink].
@@ -269,13 +276,14 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 	if len(stored) == 0 {
 		return nil
 	}
-	var previous storedParts
+	previous := storedParts{schemas: s.schemas.stored()}
 	if err := form.DecodeValue("state of a Kafka sink", stored, codeState, &previous); err != nil {
 		return err
 	}
 	if f := s.journal.current.Load(); f != nil {
 		f.resume(previous)
 	}
+	s.schemas.restore(previous.schemas)
 	s.acks.restore(previous.acks, newest)
 	if !s.fence.Load().isReplicated() && newest > 0 { // otherwise the tails hold what was in flight, or it was something else
 		s.acks.trustRestored(newest)
@@ -286,7 +294,9 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 
 // State implements [sinks.Stateful].
 func (s *Sink) State(uint64) []byte {
-	return s.acks.encodeState(s.journal.current.Load().storedParts())
+	parts := s.journal.current.Load().storedParts()
+	parts.schemas = s.schemas.stored()
+	return s.acks.encodeState(parts)
 }
 
 // ObserveSettled implements [sinks.SettleObserver].

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // formerLayouts is how many partitions topics had for the previous process, while messages of that may be published again:
@@ -59,6 +60,27 @@ type storedParts struct {
 	transactionalID string
 	producers       []int64
 	acks            map[cluster.Partition]*partitionAcks
+	schemas         *storedSchemas // nil in a format without; the state of a sink is one of its format
+}
+
+// storedSchemas are the IDs that a registry has given to the schemas of topics.
+type storedSchemas struct {
+	source string // of the registry and the schemas
+	topics []topicSchemas
+}
+
+type topicSchemas struct {
+	topic string
+	ids   record.SchemaIDs
+}
+
+func codeSchemas(f *form.Coder, s *storedSchemas) {
+	f.CodeText(&s.source)
+	form.CodeList(f, &s.topics, 3, func(f *form.Coder, t *topicSchemas) {
+		f.CodeText(&t.topic)
+		form.CodeNumber(f, &t.ids.Key)
+		form.CodeNumber(f, &t.ids.Value)
+	})
 }
 
 // storedAcks is what was acknowledged in a partition. All of it is to be compared.
@@ -76,6 +98,9 @@ func codeState(f *form.Coder, parts *storedParts) {
 		list = append(list, storedAcks{partition, acks})
 	}
 	form.CodeList(f, &list, 23, codeAcks)
+	if parts.schemas != nil {
+		codeSchemas(f, parts.schemas)
+	}
 	if !f.Decoding {
 		return
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // topic is what is known of one topic. It is safe for concurrent use.
@@ -26,6 +27,7 @@ type topic struct {
 	layout       atomic.Pointer[cluster.Layout]
 	codec        atomic.Int32 // index of the codec that it accepts, as far as is known: see compressionChoice
 	limit        atomic.Pointer[sizeLimit]
+	schemas      atomic.Pointer[record.SchemaIDs] // known before the layout, in a format that needs them
 }
 
 func newTopic(name string) *topic {
@@ -40,14 +42,15 @@ type topicCatalog struct {
 	cluster *cluster.Cluster
 	create  CreateTopics
 	checker *topicChecker
-	changed sync.Map // of *topic: the number of partitions has changed since it was routed
+	schemas *schemaRegistry // nil in a format without
+	changed sync.Map        // of *topic: the number of partitions has changed since it was routed
 
 	mu     sync.Mutex
 	topics map[string]*topic
 }
 
-func newTopicCatalog(c *cluster.Cluster, create CreateTopics, checker *topicChecker) *topicCatalog {
-	return &topicCatalog{cluster: c, create: create, checker: checker, topics: map[string]*topic{}}
+func newTopicCatalog(c *cluster.Cluster, create CreateTopics, checker *topicChecker, schemas *schemaRegistry) *topicCatalog {
+	return &topicCatalog{cluster: c, create: create, checker: checker, schemas: schemas, topics: map[string]*topic{}}
 }
 
 // topicByName returns a topic, of which nothing is known at first.
@@ -84,6 +87,13 @@ func (c *topicCatalog) refreshLayout(ctx context.Context, t *topic, seen *cluste
 	now, err := c.findOrCreateTopic(ctx, t)
 	if err != nil {
 		return nil, err
+	}
+	if c.schemas != nil && t.schemas.Load() == nil {
+		ids, err := c.schemas.idsOf(ctx, t.name)
+		if err != nil {
+			return nil, err
+		}
+		t.schemas.Store(&ids)
 	}
 	return c.setLayout(t, now), nil
 }

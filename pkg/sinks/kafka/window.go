@@ -330,7 +330,7 @@ func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (fits func(sinks.
 
 // encodedSize returns the size of a batch with this message alone, as the broker compares it with max.message.bytes.
 func (b *batchEncoder) encodedSize(ctx context.Context, m sinks.Message) (int, error) {
-	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(b.topic.codec.Load()))
+	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(b.topic.codec.Load()), b.topic)
 	if err != nil {
 		return 0, err
 	}

@@ -57,6 +57,7 @@ func SequenceAfter(s int32, n int) int32 { return int32((int64(s) + int64(n)) & 
 // Encoder encodes messages as record batches. It reuses its buffers. Not safe for concurrent use.
 type Encoder struct {
 	format     format.Format
+	schemas    SchemaIDs
 	tombstones bool // each delete is followed by a record of the same key without a value
 	attribute  int16
 	compress   compressor
@@ -71,6 +72,29 @@ type Encoder struct {
 func NewEncoder(f format.Format, tombstones bool, c Codec) (*Encoder, error) {
 	e := &Encoder{format: f, tombstones: tombstones, opened: map[int16]compressor{}}
 	return e, e.UseCodec(c)
+}
+
+// SchemaIDs are those that a registry has given to the schemas of the keys and values of a topic.
+type SchemaIDs struct{ Key, Value int32 }
+
+// UseSchemas begins keys and values from now on with these IDs, in a format that needs them.
+func (e *Encoder) UseSchemas(ids SchemaIDs) { e.schemas = ids }
+
+// appendSchemaID appends how a key or value begins that names its schema.
+func (e *Encoder) appendSchemaID(b []byte, id int32) []byte {
+	if !e.format.IsRegistered() {
+		return b
+	}
+	return binary.BigEndian.AppendUint32(append(b, format.RegisteredStart), uint32(id))
+}
+
+// appendValue appends the value of c; nothing if it has none.
+func (e *Encoder) appendValue(b []byte, c *event.Change) []byte {
+	begun := e.appendSchemaID(b, e.schemas.Value)
+	if whole := e.format.AppendValue(begun, c); len(whole) > len(begun) {
+		return whole
+	}
+	return b
 }
 
 // UseCodec compresses the batches from now on with c.
@@ -170,7 +194,7 @@ const maxPrefix = binary.MaxVarintLen32 + 2 + 3*binary.MaxVarintLen32
 // appendMessage appends the records of one change and returns their number.
 func (e *Encoder) appendMessage(c *event.Change, offsetDelta int) int {
 	e.appendHeaders(c)
-	e.appendRecord(c, offsetDelta, e.format.AppendValue)
+	e.appendRecord(c, offsetDelta, e.appendValue)
 	if !HasTombstone(c, e.tombstones) {
 		return 1
 	}
@@ -216,7 +240,7 @@ func (e *Encoder) appendRecord(c *event.Change, offsetDelta int, appendValue fun
 func (e *Encoder) appendKey(b []byte, c *event.Change) []byte {
 	const lengthSize = 1 // of a length below 64; most keys are that short
 	start := len(b)
-	b = e.format.AppendKey(append(b, 0), c)
+	b = e.format.AppendKey(e.appendSchemaID(append(b, 0), e.schemas.Key), c)
 	n := len(b) - start - lengthSize
 	if n < 64 {
 		b[start] = byte(n) << 1

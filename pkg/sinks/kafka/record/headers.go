@@ -58,7 +58,7 @@ func (e *Encoder) appendIdentityHeaders(c *event.Change) {
 	e.value = c.AppendID(e.value[:0])
 	e.appendValueHeader("id")
 	b := appendHeader(e.headers, "type", string(c.Type))
-	b = appendHeader(b, headerContentType, format.ContentTypeJSON)
+	b = appendHeader(b, headerContentType, e.format.ContentType())
 	b = appendHeader(b, "cluster", c.Cluster)
 	b = binary.AppendVarint(b, int64(len("resource")))
 	b = append(b, "resource"...)
