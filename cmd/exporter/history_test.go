@@ -102,7 +102,7 @@ func TestHistoryTellsWhatChangedByWhomFromWhatToWhat(t *testing.T) {
 		{"log deployments.apps --by ali*", []string{"2 → 3"}, "3 → 5"},
 		{"log --since rv:30 --until rv:49 deploy", []string{"image: a → b"}, "3 → 5"},
 		{"log deploy/old", []string{"+ deployments.apps shop/old", "- deployments.apps shop/old  no longer selected by the rules, and may exist"}, "gone"},
-		{"get deploy --at rv:60 -o name", []string{"deployment.apps/web"}, "old"},
+		{"get deploy/web --at rv:60 -o name", []string{"deployment.apps/web"}, "old"},
 		{"log po/p", []string{"- pods shop/p  gone: deleted after"}, "deployments"},
 		{"get deploy/web --at " + at(5) + " -n shop -o json", []string{`"replicas":2`}, ""},
 		{"get deploy web --at rv:20 -o yaml", []string{"replicas: 3"}, ""},
@@ -160,6 +160,17 @@ func TestHistoryNeverTellsWhatItDoesNotKnow(t *testing.T) {
 		code, stdout, stderr := try(t, append([]string{"history"}, append(strings.Fields(args), "--dir", dir)...)...)
 		if code != exit.Unknown || strings.Contains(stdout, "web") || !strings.Contains(stderr, "! ") && !strings.Contains(stderr, "is no longer selected") || strings.Contains(stdout, "pods/p") {
 			t.Errorf("%s: exit %d, %s\n%s", args, code, stderr, stdout)
+		}
+	}
+}
+
+// TestAListSaysWhatHasLeft beside what is known.
+func TestAListSaysWhatHasLeft(t *testing.T) {
+	dir := writeHistory(t)
+	for moment, left := range map[string]bool{"rv:60": true, at(14): true, at(13): false} {
+		code, stdout, stderr := try(t, "history", "get", "deploy", "--at", moment, "-o", "name", "--dir", dir)
+		if said := strings.Contains(stderr, "deployments.apps shop/old: no longer selected"); said != left || (code == exit.Unknown) != left || !strings.Contains(stdout, "/web") {
+			t.Errorf("%s: exit %d, %s\n%s", moment, code, stderr, stdout)
 		}
 	}
 }

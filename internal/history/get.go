@@ -11,11 +11,29 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/history"
 )
 
+// namedUncertain is how many uncertain objects are named.
+const namedUncertain = 20
+
 // Doubt is what an answer about a moment lacks.
 type Doubt struct {
 	Unknown   []*Unknown // states that are not known then
-	Uncertain []string   // objects that may have been in another state then
-	Notes     []string   // what else to know
+	Uncertain []*uncertain
+	Notes     []string // what else to know
+}
+
+// About returns the part of the doubt that concerns an object, or all with the empty parts of a key.
+func (d *Doubt) About(k history.Key) (about Doubt) {
+	for _, u := range d.Unknown {
+		if u.concerns(k) {
+			about.Unknown = append(about.Unknown, u)
+		}
+	}
+	for _, u := range d.Uncertain {
+		if overlap(u.Key, k) {
+			about.Uncertain = append(about.Uncertain, u)
+		}
+	}
+	return about
 }
 
 // Any reports whether a part of the answer is not known.
@@ -26,7 +44,14 @@ func (d *Doubt) Lines() (lines []string) {
 	for _, u := range d.Unknown {
 		lines = append(lines, u.String())
 	}
-	return slices.Concat(lines, d.Uncertain, d.Notes)
+	for i, u := range d.Uncertain {
+		if i == namedUncertain {
+			lines = append(lines, fmt.Sprintf("and %d objects more", len(d.Uncertain)-i))
+			break
+		}
+		lines = append(lines, u.String())
+	}
+	return append(lines, d.Notes...)
 }
 
 func (d *Doubt) add(other Doubt) {
@@ -41,12 +66,15 @@ func (d *Doubt) add(other Doubt) {
 
 // hides reports whether the state of an object is not shown, because it lies in a gap.
 func (d *Doubt) hides(row *history.Row) bool {
-	return slices.ContainsFunc(d.Unknown, func(u *Unknown) bool { return !u.begin && u.concerns(row) })
+	return slices.ContainsFunc(d.Unknown, func(u *Unknown) bool { return !u.begin && u.concerns(row.Key()) })
 }
 
 // doubtAt returns what is not known of a scope at a moment.
 func (h *History) doubtAt(ctx context.Context, s Scope, m Moment) (d Doubt, err error) {
-	if d.Unknown, d.Uncertain, err = h.unknownAt(ctx, s, m); err != nil {
+	if d.Unknown, err = h.unknownAt(ctx, s, m); err != nil {
+		return d, err
+	}
+	if d.Uncertain, err = h.uncertainAt(ctx, s, m); err != nil {
 		return d, err
 	}
 	if newest := h.OrNewest(Moment{}).Time; m.Time.Sub(newest) > currentUntil {
@@ -74,18 +102,10 @@ func (h *History) Get(ctx context.Context, s Scope, m Moment, pass func(*history
 			return doubt, err
 		}
 	}
-	switch {
-	case s.Name == "":
-	case passed: // it is known, whatever else was
+	if passed && s.Name != "" { // it is known, whatever else was
 		doubt.Unknown = slices.DeleteFunc(doubt.Unknown, func(u *Unknown) bool { return u.begin })
-	default:
-		var last *Entry
-		err = h.Log(ctx, LogOptions{Scope: s, Until: m}, func(e *Entry) error { last = e; return nil })
-		if last != nil && last.Type == history.Left {
-			doubt.Uncertain = append(doubt.Uncertain, s.String()+": "+noLongerSelected+" since "+formatTime(last.Time))
-		}
 	}
-	return doubt, err
+	return doubt, nil
 }
 
 // Print writes the objects of a scope as they were at a moment.

@@ -16,8 +16,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
-// noObject is a name that no object can have: control records alone match it.
-const noObject = "/"
+// controlTypes are the types of the rows that are about a resource, or about its objects in a namespace.
+var controlTypes = []string{"snapshot.begin", "snapshot.end", "gap"}
 
 // endOfTime is behind every row.
 var endOfTime = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)

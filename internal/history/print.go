@@ -71,7 +71,7 @@ var signs = map[string]string{"added": "+", "updated": "~", "deleted": "-", hist
 
 // line writes an entry for people: when, what, the author, from what to what.
 func (e *Entry) line() string {
-	of := history.Facts{Group: e.Group, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
+	of := history.Key{Group: e.Group, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
 	parts := []string{formatTime(e.Time), signs[e.Type], field.EscapeUnprintable(objectName(&of))}
 	if e.Unknown != nil {
 		_, what, _ := strings.Cut(e.Unknown.String(), ": ")
@@ -136,7 +136,7 @@ func (p *Printer) PrintDifference(e *Entry) error {
 	if p.Format != Table {
 		return p.printValue(e)
 	}
-	of := history.Facts{Group: e.Group, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
+	of := history.Key{Group: e.Group, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
 	if _, err := fmt.Fprintf(p.Out, "%s %s\n", signs[e.Type], field.EscapeUnprintable(objectName(&of))); err != nil {
 		return err
 	}

@@ -15,16 +15,13 @@ import (
 )
 
 // builtIn has the types of Kubernetes that people name, whether rows have them or not: group, plural, kind, and short names,
-// which no row has.
-var builtIn = parseBuiltIn(`
+// which no row has. The first ones are in namespaces.
+var builtIn = append(parseBuiltIn(`
 - configmaps ConfigMap cm
 - endpoints Endpoints ep
 - events Event ev
 - limitranges LimitRange limits
-- namespaces Namespace ns
-- nodes Node no
 - persistentvolumeclaims PersistentVolumeClaim pvc
-- persistentvolumes PersistentVolume pv
 - pods Pod po
 - podtemplates PodTemplate
 - replicationcontrollers ReplicationController rc
@@ -32,12 +29,6 @@ var builtIn = parseBuiltIn(`
 - secrets Secret
 - serviceaccounts ServiceAccount sa
 - services Service svc
-admissionregistration.k8s.io mutatingwebhookconfigurations MutatingWebhookConfiguration
-admissionregistration.k8s.io validatingadmissionpolicies ValidatingAdmissionPolicy
-admissionregistration.k8s.io validatingadmissionpolicybindings ValidatingAdmissionPolicyBinding
-admissionregistration.k8s.io validatingwebhookconfigurations ValidatingWebhookConfiguration
-apiextensions.k8s.io customresourcedefinitions CustomResourceDefinition crd crds
-apiregistration.k8s.io apiservices APIService
 apps controllerrevisions ControllerRevision
 apps daemonsets DaemonSet ds
 apps deployments Deployment deploy
@@ -46,47 +37,60 @@ apps statefulsets StatefulSet sts
 autoscaling horizontalpodautoscalers HorizontalPodAutoscaler hpa
 batch cronjobs CronJob cj
 batch jobs Job
-certificates.k8s.io certificatesigningrequests CertificateSigningRequest csr
 coordination.k8s.io leases Lease
 discovery.k8s.io endpointslices EndpointSlice
-networking.k8s.io ingressclasses IngressClass
 networking.k8s.io ingresses Ingress ing
 networking.k8s.io networkpolicies NetworkPolicy netpol
 policy poddisruptionbudgets PodDisruptionBudget pdb
-rbac.authorization.k8s.io clusterrolebindings ClusterRoleBinding
-rbac.authorization.k8s.io clusterroles ClusterRole
 rbac.authorization.k8s.io rolebindings RoleBinding
 rbac.authorization.k8s.io roles Role
+`, false), parseBuiltIn(`
+- namespaces Namespace ns
+- nodes Node no
+- persistentvolumes PersistentVolume pv
+admissionregistration.k8s.io mutatingwebhookconfigurations MutatingWebhookConfiguration
+admissionregistration.k8s.io validatingadmissionpolicies ValidatingAdmissionPolicy
+admissionregistration.k8s.io validatingadmissionpolicybindings ValidatingAdmissionPolicyBinding
+admissionregistration.k8s.io validatingwebhookconfigurations ValidatingWebhookConfiguration
+apiextensions.k8s.io customresourcedefinitions CustomResourceDefinition crd crds
+apiregistration.k8s.io apiservices APIService
+certificates.k8s.io certificatesigningrequests CertificateSigningRequest csr
+networking.k8s.io ingressclasses IngressClass
+rbac.authorization.k8s.io clusterrolebindings ClusterRoleBinding
+rbac.authorization.k8s.io clusterroles ClusterRole
 scheduling.k8s.io priorityclasses PriorityClass pc
 storage.k8s.io csidrivers CSIDriver
 storage.k8s.io csinodes CSINode
 storage.k8s.io storageclasses StorageClass sc
 storage.k8s.io volumeattachments VolumeAttachment
-`)
+`, true)...)
 
-// namedType is a type with the names that kubectl takes for it, in lower case.
-type namedType struct {
+// Type is a type with the names that kubectl takes for it, in lower case.
+type Type struct {
 	event.Resource
-	names []string
+	Singular      string
+	ShortNames    []string
+	ClusterScoped bool // as far as is known
 }
 
-func parseBuiltIn(table string) (all []namedType) {
+func parseBuiltIn(table string, clusterScoped bool) (all []Type) {
 	for line := range strings.Lines(strings.TrimSpace(table)) {
 		words := strings.Fields(line)
 		r := event.Resource{Group: strings.TrimPrefix(words[0], "-"), Resource: words[1], Kind: words[2]}
-		all = append(all, newNamedType(r, words[3:]...))
+		all = append(all, Type{r, strings.ToLower(r.Kind), words[3:], clusterScoped})
 	}
 	return all
 }
 
-func newNamedType(r event.Resource, more ...string) namedType {
-	return namedType{r, append([]string{r.Resource, strings.ToLower(r.Kind)}, more...)}
+// names returns all names of the type.
+func (t Type) names() []string {
+	return append([]string{t.Resource.Resource, strings.ToLower(t.Kind), t.Singular}, t.ShortNames...)
 }
 
 // matches reports whether a name means the type: one of its names, alone or with the group, or with version and group.
-func (t namedType) matches(name string) bool {
+func (t Type) matches(name string) bool {
 	name, rest, qualified := strings.Cut(strings.ToLower(name), ".")
-	if !slices.Contains(t.names, name) || name == "" {
+	if !slices.Contains(t.names(), name) || name == "" {
 		return false
 	}
 	_, group, _ := strings.Cut(rest, ".")
@@ -124,7 +128,7 @@ func ResolveType(ctx context.Context, h *History, name string) (event.Resource, 
 			return t.Resource, nil
 		}
 	}
-	recorded, err := recordedTypes(ctx, h)
+	recorded, err := h.Types(ctx)
 	if err != nil {
 		return event.Resource{}, err
 	}
@@ -133,7 +137,7 @@ func ResolveType(ctx context.Context, h *History, name string) (event.Resource, 
 		if t.matches(name) {
 			return t.Resource, nil
 		}
-		names = append(names, t.names...)
+		names = append(names, t.names()...)
 	}
 	hint := ""
 	if meant := nearest.Name(strings.ToLower(name), names); meant != "" {
@@ -142,19 +146,20 @@ func ResolveType(ctx context.Context, h *History, name string) (event.Resource, 
 	return event.Resource{}, exit.With(exit.Usage, fmt.Errorf("the history has no type %q%s", name, hint))
 }
 
-// recordedTypes returns the types of all rows.
-func recordedTypes(ctx context.Context, h *History) ([]namedType, error) {
-	types := map[event.Resource]namedType{}
-	q := history.Query{Match: history.Match{Name: noObject}, WithoutObjects: true}
+// Types returns the types of all rows, with the version of the newest one of each that was looked at, by name.
+func (h *History) Types(ctx context.Context) ([]Type, error) {
+	types, newest := map[string]Type{}, map[string]int64{}
+	q := history.Query{Types: controlTypes, WithoutObjects: true}
 	if h.startsLate() { // there may be no control record of a resource any more
-		q.Match.Name = ""
+		q.Types = nil
 	}
 	for row, err := range h.snapshot.Rows(ctx, q) {
 		if err != nil {
 			return nil, err
 		}
-		if r := (event.Resource{Group: row.Group, Resource: row.Resource, Kind: row.Kind}); types[r].names == nil && r.Kind != "" {
-			types[r] = newNamedType(r)
+		r := event.Resource{Group: row.Group, Version: row.Version, Resource: row.Resource, Kind: row.Kind}
+		if name := r.String(); r.Kind != "" && row.Sequence >= newest[name] {
+			types[name], newest[name] = named(r), row.Sequence
 		}
 	}
 	definitions := history.Match{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}
@@ -164,8 +169,8 @@ func recordedTypes(ctx context.Context, h *History) ([]namedType, error) {
 		}
 		var d struct {
 			Spec struct {
-				Group string
-				Names struct {
+				Group, Scope string
+				Names        struct {
 					Plural, Singular, Kind string
 					ShortNames             []string
 				}
@@ -174,10 +179,22 @@ func recordedTypes(ctx context.Context, h *History) ([]namedType, error) {
 		if json.Unmarshal([]byte(row.Object), &d) == nil {
 			n := d.Spec.Names
 			r := event.Resource{Group: d.Spec.Group, Resource: n.Plural, Kind: n.Kind}
-			types[r] = newNamedType(r, append(n.ShortNames, n.Singular)...)
+			r.Version = types[r.String()].Version
+			types[r.String()] = Type{r, n.Singular, n.ShortNames, d.Spec.Scope == "Cluster"}
 		}
 	}
 	all := slices.Collect(maps.Values(types))
-	slices.SortFunc(all, func(a, b namedType) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(all, func(a, b Type) int { return strings.Compare(a.String(), b.String()) })
 	return all, nil
+}
+
+// named returns a type with the names that are built in.
+func named(r event.Resource) Type {
+	for _, t := range builtIn {
+		if t.Group == r.Group && t.Resource.Resource == r.Resource {
+			t.Resource = r
+			return t
+		}
+	}
+	return Type{Resource: r, Singular: strings.ToLower(r.Kind)}
 }

@@ -1,8 +1,10 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -43,7 +45,7 @@ func (u *Unknown) String() string {
 	case !u.To.IsZero():
 		span += " before " + formatTime(u.To)
 	}
-	what := u.Resource.String()
+	what := cmp.Or(u.Resource.String(), "everything")
 	if u.Namespace != "" {
 		what += " in namespace " + u.Namespace
 	}
@@ -58,18 +60,23 @@ func (u *Unknown) covers(m Moment) bool {
 	return m.Time.After(u.From) && (u.To.IsZero() || m.Time.Before(u.To))
 }
 
-// concerns reports whether the interval is about an object.
-func (u *Unknown) concerns(row *history.Row) bool {
-	return u.cluster == row.Cluster && u.Resource.Group == row.Group && u.Resource.Resource == row.Resource &&
-		(u.Namespace == "" || u.Namespace == row.Namespace)
+// concerns reports whether the interval is about an object, or about some of those with the empty parts of a key.
+func (u *Unknown) concerns(k history.Key) bool {
+	own := history.Key{Cluster: u.cluster, Group: u.Resource.Group, Resource: u.Resource.Resource, Namespace: u.Namespace}
+	return u.Resource.Resource == "" || overlap(own, k)
+}
+
+// overlap reports whether an object can have both keys; an empty cluster, namespace or name is any.
+func overlap(a, b history.Key) bool {
+	same := func(a, b string) bool { return a == "" || b == "" || a == b }
+	return a.Group == b.Group && a.Resource == b.Resource && same(a.Cluster, b.Cluster) && same(a.Namespace, b.Namespace) && same(a.Name, b.Name)
 }
 
 // unknowns returns what is not known of a scope, by resource and in the order of the stream, by the control records that a
 // query has.
 func (h *History) unknowns(ctx context.Context, s Scope, q history.Query) (all []*Unknown, err error) {
 	for _, match := range s.matches() {
-		q.Match, q.WithoutObjects = match, true
-		q.Match.Name = noObject
+		q.Match, q.WithoutObjects, q.Types = match, true, controlTypes
 		var a account
 		for row, err := range h.snapshot.Rows(ctx, q) {
 			if err != nil {
@@ -98,7 +105,7 @@ func (h *History) startsLate() bool {
 // deleted returns that nothing is known before the first file.
 func (h *History) deleted(s Scope) (all []*Unknown) {
 	begin, _ := h.snapshot.Manifest.Begin()
-	for _, t := range append(slices.Clone(s.Types), event.Resource{Resource: "everything"})[:max(1, len(s.Types))] {
+	for _, t := range append(slices.Clone(s.Types), event.Resource{})[:max(1, len(s.Types))] {
 		all = append(all, &Unknown{Resource: t, To: begin, begin: true, Reason: "older files were deleted"})
 	}
 	return all
@@ -217,12 +224,11 @@ func isOfServer(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
 }
 
-// unknownAt returns what is not known of a scope at a moment, and which objects may have been in another state because the
-// time of a change is not known better.
-func (h *History) unknownAt(ctx context.Context, s Scope, m Moment) (all []*Unknown, uncertain []string, err error) {
+// unknownAt returns what is not known of a scope at a moment.
+func (h *History) unknownAt(ctx context.Context, s Scope, m Moment) (all []*Unknown, err error) {
 	all, err = h.unknowns(ctx, s, history.Query{})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	candidates := slices.DeleteFunc(slices.Clone(all), func(u *Unknown) bool { return !u.begin && u.isFarFrom(m, all) })
 	for _, u := range candidates {
@@ -230,38 +236,86 @@ func (h *History) unknownAt(ctx context.Context, s Scope, m Moment) (all []*Unkn
 			continue
 		}
 		if err := h.boundGap(ctx, u); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	all = slices.DeleteFunc(candidates, func(u *Unknown) bool { return !u.covers(m) })
-	if m.Version != "" {
-		return all, nil, nil
+	return slices.DeleteFunc(candidates, func(u *Unknown) bool { return !u.covers(m) }), nil
+}
+
+// uncertain is an object that may have been in another state, and why.
+type uncertain struct {
+	history.Key
+	why string
+}
+
+func (u *uncertain) String() string { return objectName(&u.Key) + ": " + u.why }
+
+// uncertainAt returns the objects of a scope that may have been in another state, because the time of a change is not known
+// better, or because edited rules no longer selected them.
+func (h *History) uncertainAt(ctx context.Context, s Scope, m Moment) (all []*uncertain, err error) {
+	left, err := h.leftAt(ctx, s, m)
+	for _, row := range left {
+		all = append(all, &uncertain{row.Key(), noLongerSelected + " since " + formatTime(row.Time())})
+	}
+	if err != nil || m.Version != "" {
+		return all, err
 	}
 	for _, match := range s.matches() {
 		q := history.Query{Match: match, From: m.Time, To: m.Time.Add(maxLag), WithoutObjects: true}
 		for row, err := range h.snapshot.Rows(ctx, q) {
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 			if !row.IsState() || row.NotBefore.IsZero() || row.NotBefore.After(m.Time) || row.Time().Sub(row.NotBefore) < exactWithin ||
 				!row.Time().After(m.Time) {
 				continue
 			}
-			uncertain = append(uncertain, fmt.Sprintf("%s: %s between %s and %s, and shown as before", objectName(&row.Facts), row.Type,
-				formatTime(row.NotBefore), formatTime(row.Time())))
+			all = append(all, &uncertain{row.Key(), fmt.Sprintf("%s between %s and %s, and shown as before", row.Type,
+				formatTime(row.NotBefore), formatTime(row.Time()))})
 		}
 	}
-	return all, uncertain, nil
+	return all, nil
 }
 
-// objectName names the object of a row, or the resource of a control record.
-func objectName(row *history.Facts) string {
-	name := (event.Resource{Group: row.Group, Resource: row.Resource}).String()
-	switch {
-	case row.Name == "" && row.Namespace == "":
-		return name
-	case row.Namespace == "":
-		return name + " " + row.Name
+// leftAt returns the last rows of the objects of a scope that edited rules no longer selected at a moment.
+func (h *History) leftAt(ctx context.Context, s Scope, m Moment) ([]*history.Row, error) {
+	left := map[history.Key]*history.Row{}
+	for _, kind := range []string{history.Left, "deleted"} {
+		for _, match := range s.matches() {
+			for row, err := range h.snapshot.Rows(ctx, history.Query{Match: match, To: m.Time, Types: []string{kind}, WithoutObjects: true}) {
+				if err != nil {
+					return nil, err
+				}
+				switch was := left[row.Key()]; {
+				case m.Version != "" && isHigher(row.ResourceVersion, m.Version):
+				case kind == history.Left:
+					left[row.Key()] = row
+				case was != nil && was.Sequence < row.Sequence: // selected again, and deleted
+					delete(left, row.Key())
+				}
+			}
+		}
+		if len(left) == 0 {
+			return nil, nil
+		}
 	}
-	return name + " " + row.Namespace + "/" + row.Name
+	for row, err := range h.objectsAt(ctx, s, m) {
+		if err != nil {
+			return nil, err
+		}
+		delete(left, row.Key())
+	}
+	return slices.SortedFunc(maps.Values(left), func(a, b *history.Row) int { return a.Compare(&b.Facts) }), nil
+}
+
+// objectName names the object of a key, or the resource of one without a name.
+func objectName(k *history.Key) string {
+	name := (event.Resource{Group: k.Group, Resource: k.Resource}).String()
+	switch {
+	case k.Name == "" && k.Namespace == "":
+		return name
+	case k.Namespace == "":
+		return name + " " + k.Name
+	}
+	return name + " " + k.Namespace + "/" + k.Name
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
@@ -16,10 +17,15 @@ type plan struct {
 	match          Match
 	from, to       time.Time
 	after          int64 // files with no higher sequence are left out
+	types          []string
 	withoutObjects bool
 	state          bool // of each object only the newest state up to to, and what else the fold needs
 	alive          bool // rows of type Alive too
 	all            bool // every row
+}
+
+func newPlan(q Query) plan {
+	return plan{match: q.Match, from: q.From, to: q.To, after: q.After, types: q.Types, withoutObjects: q.WithoutObjects}
 }
 
 // wantsFile reports whether a file may have rows of the plan, Alive ones aside.
@@ -49,6 +55,8 @@ func (p *plan) wantsRow(c *planColumns) bool {
 	case m.Namespace != nil && c.Namespace != *m.Namespace && (c.Name != "" || c.Namespace != ""):
 		return false
 	case m.Name != "" && c.Name != "" && c.Name != m.Name:
+		return false
+	case p.types != nil && !slices.Contains(p.types, c.Type):
 		return false
 	case c.Type == Alive:
 		return p.alive

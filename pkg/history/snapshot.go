@@ -76,6 +76,7 @@ type Query struct {
 	Match
 	From, To time.Time // bounds of Row.Time, both included; zero: none
 	After    int64     // leaves out files whose rows all have this sequence or a lower one
+	Types    []string  // of rows; nil: all
 	// WithoutObjects leaves Row.Object empty, which makes reading many times faster.
 	WithoutObjects bool
 }
@@ -84,13 +85,13 @@ type Query struct {
 // changes: the control records of a resource come before its objects, those of a namespace before the objects there. A row
 // is valid until the next one.
 func (s *Snapshot) Rows(ctx context.Context, q Query) iter.Seq2[*Row, error] {
-	p := plan{match: q.Match, from: q.From, to: q.To, after: q.After, withoutObjects: q.WithoutObjects}
+	p := newPlan(q)
 	return func(yield func(*Row, error) bool) { p.each(ctx, s.merge(0, p), yield) }
 }
 
 // RowsByFile is Rows in another order: file after file as the manifest has them, which is about the order of time.
 func (s *Snapshot) RowsByFile(ctx context.Context, q Query) iter.Seq2[*Row, error] {
-	p := plan{match: q.Match, from: q.From, to: q.To, after: q.After, withoutObjects: q.WithoutObjects}
+	p := newPlan(q)
 	return func(yield func(*Row, error) bool) {
 		for i := range s.files {
 			if p.wantsFile(&s.Manifest.Files[i]) && !p.each(ctx, newCursor(s.files[i], p), yield) {
