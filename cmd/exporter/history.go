@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/history"
+	"github.com/kubecdc/kubecdc/internal/history/serve"
 )
 
 // defaultHistory is the folder that is read if none is named.
@@ -28,7 +29,7 @@ resourceVersion (rv:4711), which is exact where times are known to seconds.
 
 What the history does not know, because it begins later or has a gap, is named on
 standard error, and the exit code is 5.`,
-		historyLogCommand(), historyGetCommand(), historyDiffCommand(), historyBlameCommand())
+		historyLogCommand(), historyGetCommand(), historyDiffCommand(), historyBlameCommand(), historyServeCommand())
 }
 
 // historyFlags are the flags that all commands of history have.
@@ -228,6 +229,45 @@ that of a list: the field may have had its value for longer.`,
 			}
 			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output.value}
 			return p.PrintBlames(all)
+		})
+	}
+	return cmd
+}
+
+func historyServeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve --at MOMENT [--kubeconfig FILE]",
+		Short: "Serve the cluster as it was at a moment to kubectl",
+		Long: `Serve the cluster as it was at a moment, as a read-only Kubernetes API on 127.0.0.1, until
+interrupted: for kubectl and every other client. A watch shows what existed, and then nothing.
+
+The kubeconfig is written for this user alone and removed at the end. A list that the
+history does not know is refused with the reason; what else to know is a warning.`,
+		Example: `  exporter history serve --at 14:05
+  kubectl --kubeconfig history.kubeconfig get pods -A`,
+		Args: cobra.NoArgs,
+	}
+	dir := cmd.Flags().String("dir", defaultHistory, "folder of the history")
+	file := cmd.Flags().String("kubeconfig", "history.kubeconfig", "the kubeconfig to write")
+	at := momentFlag(cmd, "at", "the moment")
+	requireFlags(cmd, "at")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		m, err := at()
+		if err != nil {
+			return err
+		}
+		f := historyFlags{dir: *dir}
+		return f.ask(cmd, nil, func(ctx context.Context, h *history.History, _ history.Scope) error {
+			state, err := serve.Load(ctx, h, m)
+			if err != nil {
+				return err
+			}
+			for _, note := range state.Notes {
+				fmt.Fprintln(cmd.ErrOrStderr(), "! "+note)
+			}
+			return serve.Run(ctx, state, *file, func() {
+				fmt.Fprintf(cmd.OutOrStdout(), "The cluster as it was at %s, until interrupted:\n  kubectl --kubeconfig %s get pods -A\n", m, *file)
+			})
 		})
 	}
 	return cmd

@@ -128,7 +128,7 @@ func ResolveType(ctx context.Context, h *History, name string) (event.Resource, 
 			return t.Resource, nil
 		}
 	}
-	recorded, err := h.Types(ctx)
+	recorded, err := Types(ctx, h)
 	if err != nil {
 		return event.Resource{}, err
 	}
@@ -147,7 +147,7 @@ func ResolveType(ctx context.Context, h *History, name string) (event.Resource, 
 }
 
 // Types returns the types of all rows, with the version of the newest one of each that was looked at, by name.
-func (h *History) Types(ctx context.Context) ([]Type, error) {
+func Types(ctx context.Context, h *History) ([]Type, error) {
 	types, newest := map[string]Type{}, map[string]int64{}
 	q := history.Query{Types: controlTypes, WithoutObjects: true}
 	if h.startsLate() { // there may be no control record of a resource any more

@@ -79,20 +79,22 @@ var mayImport = map[string][]string{
 	"internal/sql":             {"internal/exit"},
 	"internal/inspect":         {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/attribution/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/attribution/stamp", "internal/state"},
 	"internal/history":         {"internal/exit", "internal/screen/field", "pkg/event", "pkg/history", "pkg/nearest", "pkg/resourceversion", "pkg/shape/diff"},
+	"internal/history/serve":   {"internal/exit", "internal/history", "internal/port", "pkg/event", "pkg/history", "pkg/rawjson", "pkg/resourceversion"},
 	"internal/screen/field":    {"internal/screen/terminal"},
 	"internal/screen/tap":      {"internal/screen/field", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/diff", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit", "internal/screen/terminal"},
 	"internal/screen/top":      {"pkg/condition", "internal/admin", "internal/exit"},
 
-	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/history", "internal/inspect", "internal/signals", "internal/sql", "internal/screen/tap", "internal/screen/terminal", "internal/screen/top"},
+	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/history", "internal/history/serve", "internal/inspect", "internal/signals", "internal/sql", "internal/screen/tap", "internal/screen/terminal", "internal/screen/top"},
 }
 
 // onlyFrom lists the packages that may import a heavy library, so that no other depends on it by accident.
 var onlyFrom = map[string][]string{
 	"k8s.io/client-go/util/workqueue": {"internal/delivery"},
 	"k8s.io/client-go":                {"pkg/source/apiserver", "pkg/deltas", "internal/delivery", "internal/config", "internal/app", "internal/election"},
+	"k8s.io/client-go/util/jsonpath":  {"internal/history/serve"},
 	"k8s.io/client-go/discovery":      nil, // it brings in all types of Kubernetes, a third of the binary
 	"k8s.io/client-go/kubernetes":     nil, // so does this
-	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/involved", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/inspect", "internal/election"},
+	"k8s.io/apimachinery":             {"pkg/source", "pkg/source/apiserver", "pkg/source/decode", "pkg/source/involved", "pkg/source/selection", "pkg/deltas", "internal/config", "internal/history/serve", "internal/inspect", "internal/election"},
 	"github.com/segmentio/kafka-go":   {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/state", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol", "pkg/sinks/kafka/record", "pkg/sinks/kafka/follow"},
 	"github.com/twmb/franz-go":        {"pkg/sinks/kafka", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/connection", "pkg/sinks/kafka/protocol"}, // SASL, schema registries, and the types of requests that kafka-go has none for
 	"github.com/twmb/avro":            {"pkg/format"},
