@@ -108,6 +108,11 @@ failovers: ## Take the active exporter away 240 times in four ways, for each bus
 	KUBECDC_E2E_FAILOVERS=$(or $(FAILOVERS),60) KUBECDC_E2E_RATE=$(or $(RATE),1000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
 		go test -C test/e2e -v -timeout 300m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart|TestVerifyFindsNoFalseDifferenceAfterFailover' .
 
+.PHONY: plants
+plants: ## Have 41 manipulations found and repaired one by one, in five formats on two buses, beside 100 quiet resources (an hour)
+	KUBECDC_E2E_PLANTS_AT_ONCE=1 KUBECDC_E2E_QUIET=100 REQUIRE_INTEGRATION=1 \
+		go test -C test/e2e -v -timeout 120m -run TestVerifyNamesAndRepairsWhatIsPlanted .
+
 .PHONY: equality
 equality: ## Compare failovers from the state with restarts on the journal, over 60 faults for each bus (half an hour)
 	KUBECDC_E2E_EQUALITIES=$(or $(EQUALITIES),10) REQUIRE_INTEGRATION=1 \

@@ -285,13 +285,11 @@ func (e *examination) withBody(r *record, stored sinks.StoredRecord) consumer.Re
 // traceRecord finds out whether a record is older than one before it in its lane, and whether it was there before.
 func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRecord, repeated bool) {
 	t := e.traceOf(at)
-	if r.isListed() {
-		if !repeated {
-			t.newest = r.ResourceVersion
-			if r.Snapshot != nil || r.Coalesced {
-				t.heal(at.scope.result)
-				e.noteAgain(objectKey{at.scope, at.key}, r.ResourceVersion)
-			}
+	if r.isListed() && !repeated {
+		t.newest = r.ResourceVersion
+		if r.Snapshot != nil || r.Coalesced {
+			t.heal(at.scope.result)
+			e.noteAgain(objectKey{at.scope, at.key}, r.ResourceVersion)
 		}
 		return
 	}

@@ -166,14 +166,17 @@ func (v *verification) foldObject(s *scope, r *record, stored sinks.StoredRecord
 	if r.deformed || v.parser.keyed && altered {
 		s.suspect(key)
 	}
-	if r.row || r.isListed() {
+	if r.row {
 		return
 	}
-	_, exists := v.table.Get(name, key)
+	now, exists := v.table.Get(name, key)
 	older := existed && isBefore(r.ResourceVersion, before.ResourceVersion)
 	again := existed && r.ResourceVersion == before.ResourceVersion && r.UID == before.UID && r.Type != string(event.Deleted)
 	dropped := !existed && !exists && r.Type != string(event.Deleted)
-	if older || dropped || again || s.isLate(r, stored.Lane) {
+	if r.isListed() { // and may be older, unless consumers passed over it
+		again, older = false, older && now.ResourceVersion == before.ResourceVersion
+	}
+	if older || dropped || again || !r.isListed() && s.isLate(r, stored.Lane) {
 		s.suspect(key)
 	}
 }

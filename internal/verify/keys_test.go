@@ -1,137 +1,96 @@
 package verify
 
 import (
-	"bytes"
+	"fmt"
 	"slices"
-	"strings"
+	"strconv"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape/diff"
+	"github.com/kubecdc/kubecdc/test/parts/planting"
 )
 
-// keptWorld has the objects a and b, and had the object gone, in a format. It replaces records of a key if replaces is set,
-// as a compacted topic and a bucket do.
-func keptWorld(t *testing.T, f format.Format, replaces bool) *world {
+// keptWorld has the objects a and b, and had the object gone, in a format: all of them were there before the exporter if
+// listed is set. It replaces records of a key if replaces is set, as a compacted topic and a bucket do.
+func keptWorld(t *testing.T, f format.Format, replaces, listed bool) (*world, planting.Objects) {
 	w := newWorld(t, 1, 1)
 	w.format, w.keyed, w.replaces = f, true, replaces
-	w.change("a")
-	w.change("b")
-	w.change("gone")
-	c := *w.lanes[0][2].change
-	w.version++
-	c.Type, c.ResourceVersion, c.After, c.Before = event.Deleted, "150", nil, c.After
-	w.version = 150
-	delete(w.now, "gone")
-	w.appendRecord(0, &c)
+	for i, name := range []string{"a", "b", "gone"} {
+		if w.change(name); listed {
+			c := w.lanes[0][i].change
+			c.Type, c.ListVersion, c.Snapshot = event.Snapshot, "105", &event.SnapshotInfo{ID: "1"}
+			w.lanes[0][i] = w.encode(w.lanes[0][i].at, c)
+		}
+	}
+	state := w.follow(0, event.Updated, 110)
+	w.follow(2, event.Deleted, 150)
 	w.mark()
-	return w
+	at := func(i int) planting.Record {
+		r := w.lanes[0][i]
+		return planting.Record{Key: r.key, Value: r.value, Headers: r.header}
+	}
+	return w, planting.Objects{
+		Format: f, Older: at(0), Other: at(1), Former: at(2), Kept: at(3), Gone: at(4), Mark: at(5), State: state, Never: "never",
+	}
+}
+
+// follow makes a change of the object of a record.
+func (w *world) follow(record int, kind event.Type, at int) *event.Change {
+	c := *w.lanes[0][record].change
+	w.version, c.ListVersion, c.Snapshot = at, "", nil
+	c.Type, c.ResourceVersion, c.Before, c.After = kind, strconv.Itoa(at), c.After, bodyOf(c.Name, c.UID, at)
+	if w.now[c.Name] = (version{uid: c.UID, resourceVersion: c.ResourceVersion}); kind == event.Deleted {
+		c.After = nil
+		delete(w.now, c.Name)
+	}
+	w.appendRecord(0, &c)
+	return &c
 }
 
 // plant adds a record, and a watermark behind it.
-func (w *world) plant(r stored) {
+func (w *world) plant(r planting.Record) {
 	last := w.lanes[0][len(w.lanes[0])-1]
-	r.at = last.at + 1
-	if r.change == nil {
-		r.change = &event.Change{}
-	}
-	w.lanes[0] = append(w.lanes[0], r)
+	w.lanes[0] = append(w.lanes[0], stored{at: last.at + 1, change: &event.Change{}, key: r.Key, value: r.Value, header: r.Headers})
 	w.mark()
 }
 
-// under returns the key of an object.
-func under(name string) string {
-	return (&event.Change{Cluster: "c", Resource: pods, Namespace: "ns", Name: name}).Key()
-}
-
-// TestWhateverStandsUnderAKeyAndIsNoRecordOfItsObjectIsNamedAtThatKey in each format, on a bus that replaces records and on
-// one that does not, where only readers of rows use the last record of a key; and nothing else is named.
-func TestWhateverStandsUnderAKeyAndIsNoRecordOfItsObjectIsNamedAtThatKey(t *testing.T) {
-	type manipulation struct {
-		plant  func(w *world) stored
-		named  string // the object; "": none
-		kind   Kind
-		always bool // on every bus and in every format
-	}
-	first := func(w *world, i int) stored { return w.lanes[0][i] }
-	foreign := func(key, value string) func(*world) stored {
-		return func(*world) stored { return stored{key: key, value: []byte(value)} }
-	}
-	for name, m := range map[string]manipulation{
-		"bare tombstone":                    {foreign(under("a"), ""), "a", Missing, false},
-		"bare tombstone of a deleted":       {foreign(under("gone"), ""), "", "", false},
-		"bare tombstone of an unknown":      {foreign(under("never"), ""), "", "", false},
-		"junk":                              {foreign(under("a"), "junk"), "a", Malformed, false},
-		"junk in braces":                    {foreign(under("a"), `{"a":`), "a", Malformed, false},
-		"number":                            {foreign(under("a"), "7"), "a", Malformed, false},
-		"null":                              {foreign(under("a"), "null"), "a", Malformed, false},
-		"list":                              {foreign(under("a"), "[]"), "a", Malformed, false},
-		"empty object":                      {foreign(under("a"), "{}"), "a", Malformed, false},
-		"junk under a deleted":              {foreign(under("gone"), "{}"), "gone", Malformed, false},
-		"junk under an unknown":             {foreign(under("never"), "{}"), "never", Malformed, false},
-		"row without our headers":           {func(w *world) stored { return stored{key: under("a"), value: bodyOf("a", "u", 9)} }, "a", Malformed, false},
-		"other's row under the key":         {func(w *world) stored { r := first(w, 1); r.key = under("a"); return r }, "a", Malformed, false},
-		"other's row under a deleted":       {func(w *world) stored { r := first(w, 1); r.key = under("gone"); return r }, "gone", Malformed, false},
-		"other's delete under the key":      {func(w *world) stored { r := first(w, 3); r.key = under("a"); return r }, "a", "", false},
-		"watermark under the key":           {func(w *world) stored { r := first(w, 4); r.key = under("a"); return r }, "a", "", false},
-		"same ID with altered content":      {func(w *world) stored { return altered(first(w, 0)) }, "a", Malformed, false},
-		"row of another cluster's key":      {foreign(strings.Replace(under("a"), "c/", "d/", 1), "{}"), "", "", false},
-		"junk under another resource":       {foreign("c/apps/deployments/ns/a", "{}"), "", "", false},
-		"junk under a key of no object":     {foreign("c/core/pods/ns/", "{}"), "", "", false},
-		"junk under no key":                 {foreign("", "{}"), "", "", false},
-		"junk under a foreign key":          {foreign("theirs", "{}"), "", "", false},
-		"repetition of the newest":          {func(w *world) stored { return first(w, 0) }, "", "", false},
-		"repetition of the delete":          {func(w *world) stored { return first(w, 3) }, "", "", false},
-		"junk, and the row behind it":       {func(w *world) stored { w.plant(stored{key: under("a"), value: []byte("x")}); return first(w, 0) }, "", "", false},
-		"junk of a deleted, and the delete": {func(w *world) stored { w.plant(stored{key: under("gone"), value: []byte("x")}); return first(w, 3) }, "", "", false},
-		"added object": {func(w *world) stored {
-			return w.encode(0, &event.Change{Type: event.Added, Cluster: "c", Resource: pods, Namespace: "ns", Name: "new", UID: "n", ResourceVersion: "151", After: bodyOf("new", "n", 151)})
-		}, "new", Ghost, true},
-		"newer version": {func(w *world) stored {
-			c := *first(w, 0).change
-			c.Type, c.ResourceVersion, c.After, c.Before = event.Updated, "149", bodyOf("a", c.UID, 149), c.After
-			return w.encode(0, &c)
-		}, "a", Different, true},
-		"another uid": {func(w *world) stored {
-			c := *first(w, 0).change
-			c.ResourceVersion, c.UID, c.After = "149", "other", bodyOf("a", "other", 149)
-			return w.encode(0, &c)
-		}, "a", Different, true},
-		"delete": {func(w *world) stored {
-			c := *first(w, 0).change
-			c.Type, c.ResourceVersion, c.Before, c.After = event.Deleted, "149", c.After, nil
-			return w.encode(0, &c)
-		}, "a", Missing, true},
-	} {
+// TestWhateverChangesWhatAReaderHasIsNamed for each plant, in each format, on a bus that replaces records and on one that
+// does not; and nothing else is named.
+func TestWhateverChangesWhatAReaderHasIsNamed(t *testing.T) {
+	names := map[planting.Named]string{planting.Kept: "a", planting.Gone: "gone", planting.Never: "never"}
+	for _, p := range planting.All() {
 		for _, f := range format.All() {
-			for _, replaces := range []bool{false, true} {
-				t.Run(strings.Join([]string{name, f.String(), map[bool]string{true: "replacing", false: "keeping"}[replaces]}, "/"), func(t *testing.T) {
-					w := keptWorld(t, f, replaces)
-					w.plant(m.plant(w))
-					expected := m.named
-					if !m.always && !replaces && !f.HasRows() {
-						expected = "" // readers of the history pass over it
+			for _, how := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} {
+				replaces, listed := how[0], how[1]
+				t.Run(fmt.Sprintf("%s/%s/replacing %t/listed %t", p.Name, f, replaces, listed), func(t *testing.T) {
+					w, objects := keptWorld(t, f, replaces, listed)
+					for _, r := range p.Records(objects) {
+						w.plant(r)
 					}
 					w.bodies = f != format.Upsert // what is named there needs none
-					r := w.verify()
-					named := slices.ContainsFunc(r.Differences, func(d Difference) bool {
-						return d.Name == expected && (m.kind == "" || d.Kind == m.kind || f == format.Debezium && m.kind == Different)
-					})
-					other := slices.ContainsFunc(r.Differences, func(d Difference) bool { return d.Name != expected })
-					if other || named != (expected != "") || (r.Outcome == OutcomeEqual) != (expected == "") {
-						t.Errorf("want %q %s, got %+v", expected, m.kind, r)
+					expected := names[p.Named]
+					if p.Changes&planting.ReadersOf(f, replaces) == 0 {
+						expected = "" // its readers pass over it
 					}
+					checkNamed(t, w.verify(), expected, p.Kind, f)
 				})
 			}
 		}
 	}
 }
 
-// altered returns a record with the same ID and another content.
-func altered(r stored) stored {
-	r.value = bytes.ReplaceAll(r.value, []byte(`"step":`), []byte(`"step":9`))
-	return r
+// checkNamed checks that one object is named, or none, by a word.
+func checkNamed(t *testing.T, r *ScopeResult, expected, kind string, f format.Format) {
+	t.Helper()
+	named := slices.ContainsFunc(r.Differences, func(d Difference) bool {
+		return d.Name == expected && (kind == "" || string(d.Kind) == kind || f == format.Debezium && kind == string(Different))
+	})
+	other := slices.ContainsFunc(r.Differences, func(d Difference) bool { return d.Name != expected })
+	if other || named != (expected != "") || (r.Outcome == OutcomeEqual) != (expected == "") {
+		t.Errorf("want %q %s, got %+v", expected, kind, r)
+	}
 }
 
 // TestTheVersionInWhichAResourceIsServedIsNoDifference: objects that did not change since have the one before.

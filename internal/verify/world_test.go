@@ -19,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
+	"github.com/kubecdc/kubecdc/test/parts/planting"
 )
 
 var pods = event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
@@ -86,13 +87,8 @@ func (w *world) encode(at int64, c *event.Change) stored {
 	if !w.keyed {
 		return stored{at: at, change: c, value: format.AppendJSON(nil, c)}
 	}
-	r := stored{at: at, change: c, value: w.format.AppendValue(nil, c), key: c.Key(), header: map[string]string{
-		format.HeaderID: c.ID(), format.HeaderType: string(c.Type), format.HeaderCluster: c.Cluster, format.HeaderKey: c.Key(),
-	}}
-	if w.format.NeedsFactsHeader(c) {
-		r.header[format.HeaderChange] = string(format.AppendFacts(nil, c))
-	}
-	return r
+	r := planting.Encode(w.format, c)
+	return stored{at: at, change: c, key: r.Key, value: r.Value, header: r.Headers}
 }
 
 func bodyOf(name, uid string, v int) []byte {
