@@ -41,7 +41,7 @@ func Files() (map[string][]byte, error) {
 		"deploy/helm/kubecdc/files/dashboard.json":                     dashboard,
 		"deploy/kustomize/components/prometheus-rule/rule.yaml":        object,
 		"deploy/kustomize/components/grafana-dashboard/dashboard.json": dashboard,
-		"docs/alerts.md": alertsPage(),
+		"docs/alerts.md":               alertsPage(),
 		"internal/admin/runbooks.html": onDuty,
 	}, nil
 }

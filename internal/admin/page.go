@@ -198,7 +198,7 @@ func (s *Server) handlePage(view string) http.HandlerFunc {
 			return
 		}
 		setHeaders(w, "text/html; charset=utf-8")
-			_, _ = w.Write(b) // the client may have disconnected
+		_, _ = w.Write(b) // the client may have disconnected
 	}
 }
 

@@ -44,7 +44,9 @@ func (p Peer) Problem(err error) Problem {
 		found = p.networkProblem(err)
 	}
 	if p.APIServer {
-		found.Code = map[Code]Code{SinkCertificate: CertificateRefused, SinkUnreachable: APIServerUnreachable}[found.Code]
+		found.Code = map[Code]Code{
+			SinkCertificate: CertificateRefused, SinkUnreachable: APIServerUnreachable, SinkTimeout: APIServerUnreachable,
+		}[found.Code]
 	}
 	return found
 }
@@ -72,7 +74,8 @@ func (p Peer) networkProblem(err error) Problem {
 		return unreachable("the server ends the TLS handshake: "+network.Err.Error(),
 			"compare the versions of TLS and the ciphers of both sides, and whether the server requires a client certificate in "+p.Settings)
 	case isTimeout(err):
-		return unreachable("connections are accepted and not answered", "look at its load and at a proxy before it; "+p.otherwise())
+		return Problem{Code: SinkTimeout, Cause: "connections are accepted and not answered",
+			Remedy: "look at its load and at a proxy before it; " + p.otherwise()}
 	case isClosed(err) && errors.As(err, new(*OpeningError)):
 		return unreachable("it closes the connection before its first answer, as a port does that "+p.mismatch(), p.otherwise()+"; else see its log")
 	case isClosed(err):

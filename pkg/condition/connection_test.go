@@ -94,8 +94,11 @@ func TestWhyAConnectionFailsIsNamedWithARemedy(t *testing.T) {
 			for _, apiServer := range []bool{false, true} {
 				p := condition.Peer{Address: "kafka.brokers", Settings: "kafka.tls", Secure: test.tls != nil, Other: "the other", APIServer: apiServer}.Problem(err)
 				code := condition.SinkUnreachable
-				if apiServer {
+				switch {
+				case apiServer:
 					code = condition.APIServerUnreachable
+				case strings.HasPrefix(name, "silence"):
+					code = condition.SinkTimeout
 				}
 				if p.Code != code || !strings.HasPrefix(p.Cause, test.cause) || !strings.Contains(p.Remedy, test.remedy) {
 					t.Errorf("%v: %+v; want %s, %q, %q", err, p, code, test.cause, test.remedy)

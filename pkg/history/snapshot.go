@@ -89,18 +89,6 @@ func (s *Snapshot) Rows(ctx context.Context, q Query) iter.Seq2[*Row, error] {
 	return func(yield func(*Row, error) bool) { p.each(ctx, s.merge(0, p), yield) }
 }
 
-// RowsByFile is Rows in another order: file after file as the manifest has them, which is about the order of time.
-func (s *Snapshot) RowsByFile(ctx context.Context, q Query) iter.Seq2[*Row, error] {
-	p := newPlan(q)
-	return func(yield func(*Row, error) bool) {
-		for i := range s.files {
-			if p.wantsFile(&s.Manifest.Files[i]) && !p.each(ctx, newCursor(s.files[i], p), yield) {
-				return
-			}
-		}
-	}
-}
-
 // StateAt returns the objects that existed at t, by object: of each the row of its newest state, with the author where one
 // is known. Which of them lie in a gap, the caller finds by the gaps among [Snapshot.Rows]. A row is valid until the next
 // one.

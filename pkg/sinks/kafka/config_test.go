@@ -100,7 +100,6 @@ func TestNoErrorHoldsThePassword(t *testing.T) {
 	c := validConfig()
 	for _, s := range []auth.SASL{
 		{Mechanism: "x", Username: "u", Password: credentials.Text(secret)}, {Mechanism: "plain", Password: credentials.Text(secret)},
-		{Mechanism: "scram-sha-256", Username: "u", Password: credentials.Text(secret)},
 	} {
 		c.SASL = s
 		_, err := New(c, format.JSON, slog.New(slog.DiscardHandler))
