@@ -91,6 +91,7 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 		go test -C test/e2e -v -timeout 30m -run 'TestAPIServerRestartsAndCutWatchesLoseNothing|TestStartOnManyObjectsReadsThemOnce' .
 	AWAY_SECONDS=600 REQUIRE_INTEGRATION=1 go test -v -timeout 40m -run TestAChangeThatIsReadLateHasTheTimeItWasMade/listed ./pkg/source
 	$(MAKE) failovers
+	KUBECDC_E2E_FAULT=6m REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m -run TestEachFaultIsNamed ./faults
 	KUBECDC_E2E_WALKS=5 KUBECDC_E2E_WALK_STEPS=200 KUBECDC_E2E_INTERRUPTED_EDITS=100 REQUIRE_INTEGRATION=1 \
 		go test -C test/e2e -timeout 30m -run 'TestReloadsEqualRestarts|TestEditsDuringListsKeepTheTableRight' ./source
 	KUBECDC_E2E_RELOADS=50 KUBECDC_E2E_RATE=500 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestReloadsLoseAndRepeatNothing .

@@ -94,6 +94,7 @@ func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
 				c.awaitDeadline()
 			}
 			c.awaitAlerts(f.alerts)
+			c.checkSteady()
 			if heal == nil {
 				c.awaitStored(strings.Fields(f.codes))
 				return

@@ -1,8 +1,10 @@
 package faults
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +59,40 @@ func TestAWebhookThatServesNothingIsNamedSteadily(t *testing.T) {
 			c.await("recovery", func() string { return lineOf(c.page("/readyz?verbose"), "[-]") })
 		})
 	}
+}
+
+// maxFaultLines is how many lines the log has at most of one fault, however long it lasts.
+const maxFaultLines = 6
+
+// checkSteady watches the exporter while nothing changes, for as long as KUBECDC_E2E_FAULT asks for in a long proof: the same
+// conditions since the same times, and few lines of log.
+func (c *fixture) checkSteady() {
+	c.t.Helper()
+	watched, err := time.ParseDuration(cmp.Or(os.Getenv("KUBECDC_E2E_FAULT"), "0s"))
+	c.must(err)
+	first, err := c.problems()
+	c.must(err)
+	for began := time.Now(); time.Since(began) < watched; time.Sleep(lookEvery) { // it is the length of the look
+		now, err := c.problems()
+		c.must(err)
+		if a, b := steadyParts(first), steadyParts(now); a != b {
+			c.t.Fatalf("after %v:\n%s\nbefore:\n%s", time.Since(began), b, a)
+		}
+	}
+	log, err := os.ReadFile(c.exporter.Log())
+	c.must(err)
+	if n := strings.Count(string(log), "level=WARN") + strings.Count(string(log), "level=ERROR"); n > maxFaultLines {
+		c.t.Errorf("%d lines of one fault", n)
+	}
+}
+
+// steadyParts are the parts of conditions that stay as long as nothing changes.
+func steadyParts(all []problem) string {
+	var b strings.Builder
+	for _, p := range all {
+		fmt.Fprintf(&b, "%s %s since %v, not ready: %v\n", p.Name, p.Code, p.Since, p.Counts)
+	}
+	return b.String()
 }
 
 // lineOf returns the first line that begins like this.

@@ -18,6 +18,7 @@ import (
 type problem struct {
 	Name, Reason, Code, Cause, Effect, Remedy string
 	Counts                                    bool
+	Since                                     time.Time
 	Deadline                                  *time.Time
 }
 
