@@ -60,13 +60,13 @@ func (c *counters) recordRound(f *findings) {
 
 func (c *counters) countResolved(resolved []Resolution) {
 	for i := range resolved {
-		switch r := &resolved[i]; {
-		case r.By == nil:
+		r := &resolved[i]
+		if r.By == nil {
 			c.unresolved[r.Reason].Add(1)
-		default:
-			if c.attributed.Add(1); r.ByStamp {
-				c.stamped.Add(1)
-			}
+			continue
+		}
+		if c.attributed.Add(1); r.ByStamp {
+			c.stamped.Add(1)
 		}
 	}
 }

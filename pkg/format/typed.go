@@ -52,11 +52,11 @@ const typedStart = `{"schema":{"type":"struct",`
 // AppendKey appends the key of a record of c in Kafka: that of the change, or a struct with the same parts, without the
 // start that names its schema in a registry.
 func (f Format) AppendKey(b []byte, c *event.Change) []byte {
-	switch f {
-	case DebeziumInline:
+	switch {
+	case f == DebeziumInline:
 		b = append(append(append(b, `{"schema":`...), keySchema...), `,"payload":`...)
 		return append(appendKeyPayload(b, c), '}')
-	case DebeziumAvro, DebeziumJSONSchema:
+	case f.IsRegistered():
 		return f.appendRegistered(b, appendKeyPayload(nil, c), keyType, keyAvro)
 	}
 	return c.AppendKey(b)

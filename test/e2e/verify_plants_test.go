@@ -34,8 +34,8 @@ const (
 var plantForms = []string{"json", "cloudevents", "debezium", "upsert", "kv"}
 
 // TestVerifyNamesAndRepairsWhatIsPlanted plants into what a running exporter delivers to Kafka and to NATS, at objects of
-// their own, and verifies at once: exactly the objects of those plants that change what readers have are named, and the repair
-// ends with nothing that differs. KUBECDC_E2E_PLANTS_AT_ONCE=1 plants and repairs one by one.
+// their own, and verifies at once: exactly the objects of those plants that change what readers have are named, and the
+// repair ends with nothing that differs. KUBECDC_E2E_PLANTS_AT_ONCE=1 plants and repairs one by one.
 func TestVerifyNamesAndRepairsWhatIsPlanted(t *testing.T) {
 	e := servers(t)
 	quiet, forms := defineQuiet(t, e), plantForms

@@ -219,6 +219,7 @@ func (w *writer) writeBookmark(more string) {
 		kind, apiVersion = "Table", metav1.SchemeGroupVersion.String()
 	case partial, partials:
 		kind, apiVersion = string(partial), metav1.SchemeGroupVersion.String()
+	case whole:
 	}
 	fmt.Fprintf(w, `{"type":"BOOKMARK","object":{"kind":%q,"apiVersion":%q,"metadata":%s}}`+"\n", kind, apiVersion, metadata)
 }
@@ -407,6 +408,7 @@ func (w *writer) writeList(p page) error {
 		w.rendered = true
 	case partial, partials:
 		head.Kind, head.APIVersion = string(partials), metav1.SchemeGroupVersion.String()
+	case whole:
 	}
 	b, err := json.Marshal(head)
 	if err != nil {

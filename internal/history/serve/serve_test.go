@@ -151,7 +151,7 @@ func TestPagesHaveEachObjectOnce(t *testing.T) {
 	s := sample(t, "rv:24")
 	for _, accept := range []string{"application/json", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"} {
 		var names []string
-		for path, next := "/api/v1/pods?limit=1", ""; ; path = "/api/v1/pods?limit=1&continue=" + next {
+		for next := ""; ; {
 			var list struct {
 				Kind     string
 				Metadata struct {
@@ -162,7 +162,7 @@ func TestPagesHaveEachObjectOnce(t *testing.T) {
 					Metadata struct{ Namespace, Name, ResourceVersion string }
 				}
 			}
-			b := ask(t, s, http.MethodGet, path, accept).Body.Bytes()
+			b := ask(t, s, http.MethodGet, "/api/v1/pods?limit=1&continue="+next, accept).Body.Bytes()
 			if err := json.Unmarshal(b, &list); err != nil || len(list.Items) != 1 || list.Metadata.RemainingItemCount != 2-len(names) {
 				t.Fatalf("%v %s", err, b)
 			}

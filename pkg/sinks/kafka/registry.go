@@ -124,10 +124,11 @@ func newSchemaRegistry(cfg Config, f format.Format, log *slog.Logger) (*schemaRe
 	if !f.IsRegistered() {
 		return nil, nil
 	}
-	kind, key, value := sr.TypeAvro, "", ""
-	if key, value = f.RegisteredSchemas(); f == format.DebeziumJSONSchema {
+	kind := sr.TypeAvro
+	if f == format.DebeziumJSONSchema {
 		kind = sr.TypeJSON
 	}
+	key, value := f.RegisteredSchemas()
 	r := &schemaRegistry{config: cfg.Registry, timeout: cfg.RequestTimeout, patience: 2 * time.Second, log: log,
 		ids: map[string]record.SchemaIDs{}, sure: map[string]bool{}}
 	r.key, r.value = sr.Schema{Schema: key, Type: kind}, sr.Schema{Schema: value, Type: kind}

@@ -64,8 +64,8 @@ func TestAWebhookThatServesNothingIsNamedSteadily(t *testing.T) {
 // maxFaultLines is how many lines the log has at most of one fault, however long it lasts.
 const maxFaultLines = 6
 
-// checkSteady watches the exporter while nothing changes, for as long as KUBECDC_E2E_FAULT asks for in a long proof: the same
-// conditions since the same times, and few lines of log.
+// checkSteady watches the exporter while nothing changes, for as long as KUBECDC_E2E_FAULT asks for in a long proof: it has
+// the same conditions since the same times, and few lines of log.
 func (c *fixture) checkSteady() {
 	c.t.Helper()
 	watched, err := time.ParseDuration(cmp.Or(os.Getenv("KUBECDC_E2E_FAULT"), "0s"))

@@ -114,7 +114,10 @@ func All() []Plant {
 		{"another cluster's record under the key", anotherClusters, Kept, "malformed", ofKeys},
 		{"dead letter under the key", deadLetter, Kept, "malformed", ofKeys},
 		{"same ID with altered content", altered, Kept, "malformed", ofKeys},
-		{"row of another cluster's key", func(o Objects) []Record { return under("d"+o.Kept.Key[strings.Index(o.Kept.Key, "/"):], "{}") }, Nothing, "", 0},
+		{"row of another cluster's key", func(o Objects) []Record {
+			_, rest, _ := strings.Cut(o.Kept.Key, "/")
+			return under("d/"+rest, "{}")
+		}, Nothing, "", 0},
 		{"junk under another resource", func(o Objects) []Record { return under(o.State.Cluster+"/apps/deployments/ns/a", "{}") }, Nothing, "", 0},
 		{"junk under a key of no object", func(o Objects) []Record { return under(strings.TrimSuffix(o.Kept.Key, o.State.Name), "{}") }, Nothing, "", 0},
 		{"junk under no key", func(Objects) []Record { return under("", "{}") }, Nothing, "", 0},
