@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// categories has the types of the category "all", which no row has.
+// ofAll are the types of the category "all", which no row has.
 var ofAll = strings.Fields("pods replicationcontrollers services daemonsets.apps deployments.apps replicasets.apps statefulsets.apps " +
 	"horizontalpodautoscalers.autoscaling cronjobs.batch jobs.batch")
 
