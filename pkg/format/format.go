@@ -59,10 +59,10 @@ func (f Format) String() string { return formatNames[f] }
 
 // ContentType is the media type of what [Format.AppendValue] writes.
 func (f Format) ContentType() string {
-	switch {
-	case f == CloudEventsStructured:
+	if f == CloudEventsStructured {
 		return ContentTypeCloudEvents
-	case f == DebeziumAvro:
+	}
+	if f == DebeziumAvro {
 		return "application/avro"
 	}
 	return ContentTypeJSON
