@@ -9,7 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/kubecdc/kubecdc/pkg/condition"
+
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -178,6 +183,41 @@ func TestALostStateIsNoticed(t *testing.T) {
 		t.Error("a follower did not notice that the topic was recreated")
 	}
 	follower.wantState(map[string]string{"a": "again", "x": "1"})
+}
+
+// TestATrimmedStateIsNoticedByTheNextCheckpoint, whenever that is: its answer has the offset of the oldest record.
+func TestATrimmedStateIsNoticedByTheNextCheckpoint(t *testing.T) {
+	t.Parallel()
+	b := startKafka(t)
+	owner := newStateClient(t, b.Brokers())
+	owner.claim()
+	owner.read()
+	owner.write(entry("a", "1"))
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.Brokers()...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	alterTopic(t, b.Brokers(), stateName, "cleanup.policy", "compact,delete") // else the broker deletes nothing
+	request := kmsg.NewPtrDeleteRecordsRequest()
+	trimmed := kmsg.NewDeleteRecordsRequestTopic()
+	trimmed.Topic, trimmed.Partitions = stateName, []kmsg.DeleteRecordsRequestTopicPartition{{Offset: -1}}
+	request.Topics, request.TimeoutMillis = append(request.Topics, trimmed), 10_000
+	owner.eventually("a trim", func() error {
+		answer, err := request.RequestWith(t.Context(), client)
+		if err != nil {
+			return err
+		}
+		return kerr.ErrorForCode(answer.Topics[0].Partitions[0].ErrorCode)
+	})
+	var lost *sinks.StateLostError
+	if err := owner.store.Append(t.Context(), []sinks.StateEntry{entry("b", "1")}, false); !errors.As(err, &lost) {
+		t.Errorf("the next checkpoint: %v, want a StateLostError", err)
+	}
+	owner.write(entry("a", "2"))
+	follower := newStateClient(t, b.Brokers())
+	follower.read()
+	follower.wantState(map[string]string{"a": "2", "b": "1"})
 }
 
 // TestADeposedOwnerWritesNothingToARecreatedState recreates the topic under an owner that does not know that it was

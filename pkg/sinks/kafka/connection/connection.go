@@ -59,6 +59,7 @@ type answer struct {
 	err        error
 	brokerTime time.Duration
 	baseOffset int64 // offset of a written batch
+	logStart   int64 // offset of the oldest record
 }
 
 func (c *call) failWith(err error) { c.answer <- answer{err: err} }

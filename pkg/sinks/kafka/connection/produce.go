@@ -19,6 +19,7 @@ type Pending struct {
 	call
 	brokerTime time.Duration
 	baseOffset int64
+	logStart   int64
 }
 
 // Produce queues a batch behind all earlier ones and returns at once. Batches of one partition are in different requests,
@@ -36,12 +37,15 @@ func (p *Pending) BrokerTime() time.Duration { return p.brokerTime }
 // BaseOffset is the offset of the first record after Wait has returned nil; below zero if the broker does not report it.
 func (p *Pending) BaseOffset() int64 { return p.baseOffset }
 
+// LogStart is the offset of the oldest record in the partition then; zero or below if the broker does not report it.
+func (p *Pending) LogStart() int64 { return p.logStart }
+
 // Wait returns the answer for the batch: nil when it is durable, the error of the broker, or the failure of the connection.
 // When ctx ends it returns that error, and may be called again. It must not be called after the answer.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case a := <-p.answer:
-		p.brokerTime, p.baseOffset = a.brokerTime, a.baseOffset
+		p.brokerTime, p.baseOffset, p.logStart = a.brokerTime, a.baseOffset, a.logStart
 		return a.err
 	case <-ctx.Done():
 		return ctx.Err()
@@ -138,7 +142,7 @@ func (r *request) readProduced(m kproto.Message) map[topicPartition]answer {
 		if a.Topic == "" {
 			a.Topic = names[a.TopicID]
 		}
-		answered[topicPartition{a.Topic, a.Partition}] = answer{err: a.Err, baseOffset: a.BaseOffset}
+		answered[topicPartition{a.Topic, a.Partition}] = answer{err: a.Err, baseOffset: a.BaseOffset, logStart: a.LogStart}
 	}
 	return answered
 }

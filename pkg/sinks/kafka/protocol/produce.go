@@ -84,6 +84,7 @@ type ProduceAnswer struct {
 	Partition  int32
 	Err        error
 	BaseOffset int64 // of the first record; below zero if the broker does not report it
+	LogStart   int64 // of the oldest record in the partition; zero or below if the broker does not report it
 }
 
 // ProduceAnswers returns the answers in the response to a [ProduceRequest].
@@ -91,14 +92,14 @@ func ProduceAnswers(response kproto.Message) (all []ProduceAnswer) {
 	if byID, ok := response.(ForeignResponse); ok {
 		for _, t := range byID.Response.(*kmsg.ProduceResponse).Topics {
 			for _, p := range t.Partitions {
-				all = append(all, ProduceAnswer{TopicID: t.TopicID, Partition: p.Partition, Err: CodeError(p.ErrorCode, ""), BaseOffset: p.BaseOffset})
+				all = append(all, ProduceAnswer{"", t.TopicID, p.Partition, CodeError(p.ErrorCode, ""), p.BaseOffset, p.LogStartOffset})
 			}
 		}
 		return all
 	}
 	for _, t := range response.(*produce.Response).Topics {
 		for _, p := range t.Partitions {
-			all = append(all, ProduceAnswer{Topic: t.Topic, Partition: p.Partition, Err: CodeError(p.ErrorCode, ""), BaseOffset: p.BaseOffset})
+			all = append(all, ProduceAnswer{t.Topic, TopicID{}, p.Partition, CodeError(p.ErrorCode, ""), p.BaseOffset, p.LogStartOffset})
 		}
 	}
 	return all

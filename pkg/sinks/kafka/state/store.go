@@ -26,8 +26,7 @@ const (
 	// maxFollowAge is the maximum age of what was read for a follower to continue from there. After delete.retention.ms, a
 	// day by default, a compacted topic drops tombstones, and a follower would miss that a key was removed.
 	maxFollowAge = 12 * time.Hour
-	// topicCheckInterval is how often the owner checks whether the oldest records were deleted by hand, and whether the topic
-	// was edited so that it deletes records.
+	// topicCheckInterval is how often the owner checks whether the topic was replaced, or edited so that it deletes records.
 	topicCheckInterval = 30 * time.Second
 	// maxSendTries is how often one Append sends a batch before the error goes to the caller.
 	maxSendTries   = 5
@@ -349,7 +348,7 @@ func (s *Store) currentSequence() record.ProducerSequence {
 	return record.ProducerSequence{Producer: s.current.Producer, Epoch: s.current.Epoch, Sequence: s.sequence}
 }
 
-// runOwnerChecks keeps the transactional ID from expiring and detects deleted records, each when it is due.
+// runOwnerChecks keeps the transactional ID from expiring and checks the topic, each when it is due.
 func (s *Store) runOwnerChecks(ctx context.Context) error {
 	if time.Now().Round(0).Sub(s.renewedAt) > cluster.RenewInterval {
 		renew := func() (cluster.ProducerEpoch, error) { return s.transactional.InitProducerID(ctx, s.current) }
@@ -360,23 +359,13 @@ func (s *Store) runOwnerChecks(ctx context.Context) error {
 	if time.Since(s.topicCheckedAt) < topicCheckInterval {
 		return nil
 	}
-	by, err := s.findOwnLeader(ctx)
-	if errors.Is(err, errRecreated) {
+	if _, err := s.findOwnLeader(ctx); errors.Is(err, errRecreated) {
 		return s.adoptTopic(ctx)
-	}
-	if err != nil {
-		return s.writeError(ctx, err)
-	}
-	first, _, err := s.reader.QueryExtent(ctx, by, s.partition)
-	if err != nil {
+	} else if err != nil {
 		return s.writeError(ctx, err)
 	}
 	s.checkPolicy(ctx)
 	s.topicCheckedAt = time.Now()
-	if first != s.oldestOffset {
-		s.oldestOffset = first
-		return s.lostError("its oldest records were deleted")
-	}
 	return nil
 }
 
@@ -403,10 +392,10 @@ func (s *Store) sendPending(ctx context.Context) error {
 	stamp := time.Now()
 	for try := 1; ; try++ {
 		record.SetTimestamp(s.inDoubt.bytes, stamp)
-		base, err := s.produceOnce(ctx)
+		base, oldest, err := s.produceOnce(ctx)
 		switch protocol.ClassifyError(err) {
 		case protocol.Accepted:
-			return s.recordWritten(base)
+			return s.recordWritten(base, oldest)
 		case protocol.TooLarge:
 			s.inDoubt = nil
 			return err
@@ -447,24 +436,26 @@ func (s *Store) renumberPending(ctx context.Context) error {
 	return err
 }
 
-// produceOnce sends the batch in doubt once and returns its offset; below zero if the broker does not report it.
-func (s *Store) produceOnce(ctx context.Context) (base int64, err error) {
+// produceOnce sends the batch in doubt once and returns its offset, and that of the oldest record; below zero if the broker
+// does not report it.
+func (s *Store) produceOnce(ctx context.Context) (base, oldest int64, err error) {
 	by, err := s.findOwnLeader(ctx)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	batch := protocol.RecordBatch{Topic: s.partition.Topic, TopicID: s.topic, Bytes: s.inDoubt.bytes}
 	pending, err := s.cluster.Produce(by.Broker, batch, cluster.ForProducing)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	err = pending.Wait(ctx)
-	return pending.BaseOffset(), err
+	return pending.BaseOffset(), pending.LogStart(), err
 }
 
 // recordWritten records that the batch in doubt was written at an offset. An offset before older records means that the
-// broker has lost these: an older copy of its files was restored, for example.
-func (s *Store) recordWritten(base int64) error {
+// broker has lost these: an older copy of its files was restored, for example. A higher oldest offset means that records
+// were deleted by hand: compaction leaves it.
+func (s *Store) recordWritten(base, oldest int64) error {
 	s.sequence = record.SequenceAfter(s.sequence, s.inDoubt.count)
 	count, before := int64(s.inDoubt.count), s.endOffset
 	s.inDoubt = nil
@@ -474,6 +465,10 @@ func (s *Store) recordWritten(base int64) error {
 	s.endOffset = base + count
 	if base < before {
 		return s.lostError("it has lost its newest records")
+	}
+	if oldest > s.oldestOffset {
+		s.oldestOffset = oldest
+		return s.lostError("its oldest records were deleted")
 	}
 	return nil
 }
