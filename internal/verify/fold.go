@@ -170,13 +170,11 @@ func (v *verification) foldObject(s *scope, r *record, stored sinks.StoredRecord
 		return
 	}
 	now, exists := v.table.Get(name, key)
-	older := existed && isBefore(r.ResourceVersion, before.ResourceVersion)
+	listed := r.isListed() // and may be older, unless consumers passed over it
+	older := existed && isBefore(r.ResourceVersion, before.ResourceVersion) && (!listed || now.ResourceVersion == before.ResourceVersion)
 	again := existed && r.ResourceVersion == before.ResourceVersion && r.UID == before.UID && r.Type != string(event.Deleted)
 	dropped := !existed && !exists && r.Type != string(event.Deleted)
-	if r.isListed() { // and may be older, unless consumers passed over it
-		again, older = false, older && now.ResourceVersion == before.ResourceVersion
-	}
-	if older || dropped || again || !r.isListed() && s.isLate(r, stored.Lane) {
+	if older || dropped || !listed && (again || s.isLate(r, stored.Lane)) {
 		s.suspect(key)
 	}
 }
