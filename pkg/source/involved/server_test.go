@@ -271,7 +271,7 @@ func TestMissingRightIsAReason(t *testing.T) {
 		o := <-events
 		if began := time.Now(); o.Name != "p" {
 			continue
-		} else if e := complete(o).InvolvedObject; !strings.Contains(e.Unknown, "pods: list is forbidden") || time.Since(began) > patience/2 {
+		} else if e := complete(o).InvolvedObject; !strings.Contains(e.Unknown, "pods: list is forbidden") || time.Since(began) >= patience {
 			t.Errorf("%q after %s", e.Unknown, time.Since(began))
 		}
 		return
