@@ -28,7 +28,7 @@ type dialer struct {
 
 // Dial implements the dialer of the client library.
 func (d *dialer) Dial(network, address string) (net.Conn, error) {
-	patience := min(minPatience<<min(d.silent.Add(1)-1, 3), maxPatience)
+	patience := d.nextPatience()
 	conn, err := (&net.Dialer{Timeout: patience}).DialContext(d.ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -38,6 +38,11 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	bound.silence = time.AfterFunc(patience, func() { bound.closeAs(errSilent) })
 	d.current.Store(bound)
 	return bound, nil
+}
+
+// nextPatience returns how long the next server may take.
+func (d *dialer) nextPatience() time.Duration {
+	return min(minPatience<<min(d.silent.Add(1)-1, 3), maxPatience)
 }
 
 // boundConn is closed when the context of its dialer ends, and when the server sends nothing.

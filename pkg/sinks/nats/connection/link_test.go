@@ -44,16 +44,37 @@ func TestAConnectionIsAwaitedUntilTheLibraryReportsIt(t *testing.T) {
 	}
 }
 
-// TestASilentServerDelaysNoConnectionToAnother gives links two servers, of which one accepts connections and sends nothing,
-// as one that is frozen. Each link picks by chance; none needs the time that one server alone may take.
-func TestASilentServerDelaysNoConnectionToAnother(t *testing.T) {
+// TestASilentServerKeepsNoConnectionFromAnother gives links two servers, of which one accepts connections and sends nothing,
+// as one that is frozen. Each link picks by chance.
+func TestASilentServerKeepsNoConnectionFromAnother(t *testing.T) {
 	server := startServer(t)
 	frozen := listen(t, func(net.Conn) {})
 	var links sync.WaitGroup
 	for range 8 {
-		links.Go(func() { requireConnected(t, "nats://"+frozen+","+server.URL(), maxPatience-time.Second) })
+		links.Go(func() { requireConnected(t, "nats://"+frozen+","+server.URL(), time.Minute) })
 	}
 	links.Wait()
+}
+
+// TestASilentServerDelaysAnotherLittle: the first one has a part of the time that one alone may take, and so has the first one
+// after a server that has sent something.
+func TestASilentServerDelaysAnotherLittle(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	defer server.Close()
+	d := &dialer{ctx: t.Context()}
+	for range 2 {
+		for i, want := range []time.Duration{minPatience, 2 * minPatience, 4 * minPatience, maxPatience, maxPatience} {
+			if got := d.nextPatience(); got != want || minPatience > maxPatience/4 {
+				t.Errorf("server %d has %v, want %v", i, got, want)
+			}
+		}
+		heard := &boundConn{Conn: client, dialer: d, silence: time.NewTimer(time.Hour)}
+		go server.Write([]byte("INFO")) //nolint:errcheck // what is read shows
+		if n, err := heard.Read(make([]byte, 4)); n == 0 || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+	}
 }
 
 // TestASlowServerIsWaitedForAtLast passes on what the server sends with a delay that is above the first patience.
