@@ -216,7 +216,7 @@ func playScript(t *testing.T, dir string) (c *scripted, at time.Time) {
 	c.pass(5)
 	c.losePods()
 	c.live(60)
-	c.now = c.recent.Add(5 * time.Minute)
+	c.now = c.recent.Add(12 * time.Minute) // they are recent for as long, however slow the test is
 	c.live(15)
 	c.conclude()
 	c.store(t, dir)

@@ -13,9 +13,10 @@ import (
 )
 
 // TestAWebhookThatServesNothingIsNamedSteadily has a webhook that accepts everything answer otherwise from one moment on,
-// while objects are created: the exporter is soon not ready, since one time, and makes a bounded number of dead letters.
+// while objects are created: the exporter gets not ready, since one time, and makes a bounded number of dead letters. How
+// soon depends on how fast objects are created: it believes so many rejections first, and tells of them every ten seconds.
 func TestAWebhookThatServesNothingIsNamedSteadily(t *testing.T) {
-	const within, during, maxLines, maxLetters = 20 * time.Second, 45 * time.Second, 6, 100
+	const during, maxLines, lettersEvery, maxLetters = 45 * time.Second, 6, 10 * time.Second, 100
 	s := surround(t)
 	for _, status := range []int{http.StatusInternalServerError, http.StatusBadRequest} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
@@ -27,23 +28,33 @@ func TestAWebhookThatServesNothingIsNamedSteadily(t *testing.T) {
 			c.create(workload.ConfigMaps, "arrives")
 			before := strings.Count(c.exporter.LogTail(), "level=")
 			r.serve(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
-			first, began := "", time.Now()
-			for n := 0; time.Since(began) < during; n++ {
-				c.create(workload.ConfigMaps, fmt.Sprint("waits-", n))
-				line := lineOf(c.page("/readyz?verbose"), "[-]sink/webhook")
-				_, since, _ := strings.Cut(line, ". Since ")
-				switch {
-				case line == "" && (first != "" || time.Since(began) > within):
-					t.Fatalf("after %v, from %q on:\n%s", time.Since(began), first, c.page("/readyz?verbose"))
-				case first == "":
-					first = since
-				case since != first:
-					t.Fatalf("since %q, and then since %q", first, since)
+			created := 0
+			look := func(objects int) (line, since string) {
+				for range objects {
+					c.create(workload.ConfigMaps, fmt.Sprint("waits-", created))
+					created++
+				}
+				line = lineOf(c.page("/readyz?verbose"), "[-]sink/webhook")
+				_, since, _ = strings.Cut(line, ". Since ")
+				return line, since
+			}
+			began, first := time.Now(), ""
+			c.await("the webhook is named", func() string {
+				line, since := look(5)
+				if first = since; line == "" {
+					return "the exporter is ready"
+				}
+				return ""
+			})
+			named := time.Now()
+			for time.Since(named) < during {
+				if line, since := look(1); line == "" || since != first {
+					t.Fatalf("after %v, from %q on, since %q:\n%s", time.Since(named), first, since, c.page("/readyz?verbose"))
 				}
 				time.Sleep(50 * time.Millisecond) // the rate of the load
 			}
 			log := c.exporter.LogTail()
-			if n := strings.Count(log, "level=") - before; n > maxLines {
+			if n := strings.Count(log, "level=") - before; n > maxLines+int(named.Sub(began)/lettersEvery) {
 				t.Errorf("%d lines:\n%s", n, log)
 			}
 			t.Logf("%s\n%s", c.page("/readyz?verbose"), log)
