@@ -56,8 +56,8 @@ func TestASilentServerKeepsNoConnectionFromAnother(t *testing.T) {
 	links.Wait()
 }
 
-// TestASilentServerDelaysAnotherLittle: the first one has a part of the time that one alone may take, and so has the first one
-// after a server that has sent something.
+// TestASilentServerDelaysAnotherLittle: the first one has a part of the time that one alone may take, and so has the first
+// one after a server that has sent something.
 func TestASilentServerDelaysAnotherLittle(t *testing.T) {
 	client, server := net.Pipe()
 	defer client.Close()
