@@ -100,7 +100,7 @@ func TestChangedCredentialsAreUsedByTheNextRequest(t *testing.T) {
 // awaitUID waits until a request is answered by the server: at most one may still be sent with what was read a moment ago.
 func awaitUID(t *testing.T, client *apiserver.Client, want, step string) {
 	t.Helper()
-	limit := time.Now().Add(3 * apiserver.LookInterval)
+	limit := time.Now().Add(15 * apiserver.LookInterval)
 	for {
 		uid, err := client.ClusterUID(t.Context())
 		if err == nil && uid == want {
@@ -116,7 +116,7 @@ func awaitUID(t *testing.T, client *apiserver.Client, want, step string) {
 // awaitRefresh waits until the files can be read, or not.
 func awaitRefresh(t *testing.T, client *apiserver.Client, readable bool) {
 	t.Helper()
-	for limit := time.Now().Add(3 * apiserver.LookInterval); ; time.Sleep(50 * time.Millisecond) {
+	for limit := time.Now().Add(15 * apiserver.LookInterval); ; time.Sleep(50 * time.Millisecond) {
 		if _, err := client.Refresh(); (err == nil) == readable {
 			return
 		}

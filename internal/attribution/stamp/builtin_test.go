@@ -278,7 +278,7 @@ func generated(o map[string]any) map[string]any {
 // awaitGone waits until an object is deleted, and removes its finalizers.
 func (c *cluster) awaitGone(path string) {
 	c.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		code, o := c.send("alice", "GET", path, "")
 		if code == http.StatusNotFound {
 			return
