@@ -300,21 +300,32 @@ func TestAMovingCoordinatorIsFollowedDuringAFence(t *testing.T) {
 func TestAFrozenCoordinatorIsNamed(t *testing.T) {
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
 	c.ControlKey(int16(kmsg.InitProducerID), func(kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
+		cancel() // the time for the fence is over while it waits for the answer
 		c.SleepControl(func() { <-release })
 		return nil, nil, false
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
 	note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
-	_, err := s.Fence(ctx, sinks.Claim{Group: "test", Sink: "main", RecordLanes: note}, []sinks.Lane{laneName(topicA, 0, 1)})
+	_, err := s.Fence(expiring{ctx}, sinks.Claim{Group: "test", Sink: "main", RecordLanes: note}, []sinks.Lane{laneName(topicA, 0, 1)})
 	coordinates := regexp.MustCompile(`broker [01] at 127.0.0.1:[0-9]+ does not answer: .*; it coordinates the fence of the transactional ID "test-main"`)
 	if err == nil || !coordinates.MatchString(err.Error()) {
 		t.Errorf("%v; want which broker it is, and that it coordinates", err)
 	}
+}
+
+// expiring is a context whose end is that of its time.
+type expiring struct{ context.Context }
+
+func (c expiring) Err() error {
+	if c.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // TestARefusalOfTheCoordinatorIsExplained: the error names the missing right, or the process that took over.
