@@ -94,7 +94,7 @@ func TestRowsWaitForARegistryThatDoesNotRegister(t *testing.T) {
 			_, _ = io.Copy(io.Discard, request.Body) // only then the server sees that the client has left
 			<-request.Context().Done()
 			return true
-		}, condition.SinkUnreachable, "not answered", ""},
+		}, condition.SinkTimeout, "not answered", ""},
 	}
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
