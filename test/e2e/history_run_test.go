@@ -24,7 +24,7 @@ import (
 func TestAHistoryWithoutAConfigurationAnswersWhatWasDone(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, "history")
-	var p plants
+	p := plants{word: "planted-for-the-history-"} // other tests have planted into the same cluster
 	secrets := workload.Kind{
 		Resource: schema.GroupVersionResource{Version: "v1", Resource: "secrets"},
 		Object:   of("v1", "Secret", map[string]any{"data": map[string]any{"p": base64.StdEncoding.EncodeToString([]byte(p.value()))}}),
@@ -138,7 +138,7 @@ func (s *fixture) onlyWatched(dir string, p *plants) {
 			s.t.Errorf("there is a row of %v", row.Key())
 		}
 		s.nothingOf(p, fmt.Sprint(row.Key()), row.Object+fmt.Sprint(row.Changed))
-		if row.Resource == "secrets" && row.Name == "password" {
+		if row.Resource == "secrets" && row.Namespace == s.name && row.Name == "password" {
 			secrets++
 		}
 		of := row.UID + row.ResourceVersion + row.Type
