@@ -76,7 +76,7 @@ func TestAnOutageIsSteadyUntilSomethingIsAcknowledged(t *testing.T) {
 				if c := p.Stats().Conditions(); len(c) != 1 || !c[0].OK() {
 					t.Errorf("in the end: %+v", c)
 				}
-				if lines > 3 || p.log.CountOf("msg=delivers") != 1+1 { // the start, and the end of the fault
+				if lines > 3 || p.log.CountOf("msg=delivers") != 1 {
 					t.Errorf("%d lines for one fault:\n%s", lines, p.log)
 				}
 			})

@@ -154,7 +154,7 @@ var (
 		"exporter deadletters retry or discard, or raise journal.maxDeadLetters")
 
 	SinkConnecting = define("SinkConnecting", NotReady, slog.LevelDebug, "the destination has not been reached yet",
-		sinkDelivers, noneLate, "wait for the first answer")
+		"connected", noneLate, "wait for the first answer")
 	SinkUnreachable = define("SinkUnreachable", NotReady, slog.LevelWarn, "the destination cannot be reached",
 		sinkDelivers, noneLate, "start the destination, or correct its address in the sink's configuration; check the network and TLS")
 	SinkTimeout = define("SinkTimeout", NotReady, slog.LevelWarn, "the destination does not answer in time",

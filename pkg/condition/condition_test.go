@@ -58,7 +58,7 @@ func TestEachChangeIsLoggedOnceAndRetriesAreNot(t *testing.T) {
 		c.Update(ready)
 		c.Update(away("connection refused"))
 		expectLines(t, &log,
-			`level=INFO msg=delivers ended=SinkConnecting lasted=0s server=b1`,
+			`level=INFO msg=connected ended=SinkConnecting lasted=0s server=b1`,
 			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason="connection refused"`,
 			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason="no such host"`,
 			`level=INFO msg=delivers ended=SinkUnreachable lasted=6s`,

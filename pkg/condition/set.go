@@ -192,17 +192,21 @@ func (s *Set) queueLines() {
 }
 
 // isNews records that the pending transition is in the log, and reports whether it has to be written for that: unless the
-// failure has ended before, or the log has the cause, of this failure or of another, which known has. Requires s.mu.
+// failure has ended before, or the log has the cause, of this failure or of another, which known has. An end that follows
+// another one, with nothing but debug lines between them, is no news. Requires s.mu.
 func (c *Condition) isNews(known map[problemKey]bool) bool {
 	failing, t := len(c.inLog) > 0, c.pending
 	switch {
 	case t.to.OK():
 		clear(c.inLog)
-		return failing && t.ended != ""
+		news := failing && t.ended != "" && !c.endInLog
+		c.endInLog = c.endInLog || news
+		return news
 	case c.inLog[t.key], len(c.inLog) == maxLoggedCauses:
 		return false
 	}
 	c.inLog[t.key] = true
+	c.endInLog = c.endInLog && t.to.Code.Kind().Level <= slog.LevelDebug
 	return !failing || !known[t.key]
 }
 

@@ -41,7 +41,7 @@ func TestAFaultOfAllMembersIsLoggedInThreeLines(t *testing.T) {
 		if len(lines) < 3 || len(lines) > 4 { // the first is of the start
 			t.Errorf("%d lines: %q", len(lines), lines)
 		}
-		if lines[0] != `level=INFO msg=delivers ended=SinkConnecting lasted=0s resources="r000, r001, r002 and 177 more"` {
+		if lines[0] != `level=INFO msg=connected ended=SinkConnecting lasted=0s resources="r000, r001, r002 and 177 more"` {
 			t.Errorf("the first line is %s", lines[0])
 		}
 		set.Close()
@@ -59,6 +59,26 @@ func TestABriefFailureIsNotLogged(t *testing.T) {
 		pods.Update(ready)
 		time.Sleep(time.Minute)
 		expectLines(t, &log)
+	})
+}
+
+// TestAnEndIsLoggedOnceUntilSomethingElseIs starts twice without a failure: a destination answered a ping, and then the first
+// change takes its time.
+func TestAnEndIsLoggedOnceUntilSomethingElseIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logs.Buffer
+		set := condition.NewSet(logs.WithoutTime(&log), "sink", "sinks")
+		defer set.Close()
+		pods := set.Add("pods", starting)
+		for _, p := range []condition.Problem{ready, starting, ready, away("EOF"), ready, starting, ready} {
+			pods.Update(p)
+			time.Sleep(time.Minute)
+		}
+		expectLines(t, &log,
+			`level=INFO msg=connected ended=SinkConnecting lasted=0s sinks=pods`,
+			`level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason=EOF sinks=pods`,
+			`level=INFO msg=delivers ended=SinkUnreachable lasted=1m0s sinks=pods`,
+		)
 	})
 }
 
@@ -141,7 +161,7 @@ func TestARemovedMembersNameCanBeReused(t *testing.T) {
 		set.Remove("pods")
 		set.Add("pods", starting).Update(ready)
 		time.Sleep(time.Minute)
-		expectLines(t, &log, `level=INFO msg=delivers ended=SinkConnecting lasted=0s resources=pods`)
+		expectLines(t, &log, `level=INFO msg=connected ended=SinkConnecting lasted=0s resources=pods`)
 	})
 }
 

@@ -355,6 +355,7 @@ type Condition struct {
 	began        time.Time           // when the caller says that it began; zero if the first update is that
 	ended        Code                // the last code of this failure whose end is logged
 	inLog        map[problemKey]bool // causes of this failure, or of the one that has ended, that the log has
+	endInLog     bool                // the log has nothing above debug level since the line of an end
 	pending      *transition         // the newest one that the set has not looked at; nil if it has
 	closed       bool                // nothing is logged any more
 }
