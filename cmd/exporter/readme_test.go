@@ -84,7 +84,7 @@ func TestCommandsOfTheReadmeAreUnderstood(t *testing.T) {
 // and the author in the change where an alert needs it.
 func TestTheAuditTrailHasWhatAuditorsAsk(t *testing.T) {
 	text := textOf(t, filepath.Join("..", "..", "configs", "audit-trail.yaml"))
-	wanted := []string{"before: full", "changed: values", "stamps: {enabled: true}", "files: [", "awaitAuthor: 5s"}
+	wanted := []string{"before: full", "changed: values", "stamps: {enabled: true}", "topics: [kube-audit]", "awaitAuthor: 5s"}
 	for _, kind := range []string{"roles", "clusterroles", "rolebindings", "clusterrolebindings"} {
 		wanted = append(wanted, `"`+kind+`.rbac.authorization.k8s.io"`)
 	}

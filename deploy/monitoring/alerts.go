@@ -342,8 +342,8 @@ var Alerts = []Alert{
 	{
 		Name: "KubecdcAuditEventsLost", Expr: `increase(kubecdc_audit_lost_total[15m]) > 0`, Severity: Warning,
 		Summary: "{{ $labels.instance }} lost audit events",
-		Meaning: "Some changes have no author: audit events were evicted, or an audit log was rotated away unread. The changes themselves are complete.",
-		Look:    []string{"`kubecdc_attribution_pending_bytes` against `audit.maxPending`", "how fast the API server rotates its audit log"},
+		Meaning: "Some changes have no author: audit events were evicted, rejected, or lost before they were read. The changes themselves are complete.",
+		Look:    []string{"`kubecdc_attribution_pending_bytes` against `audit.maxPending`", "the reason in `attribution.gap`, and how long the audit topic keeps records"},
 		Do:      []string{"raise `audit.maxPending`, keep more of the log, or narrow the audit policy: `exporter audit-policy` prints the least"},
 		Series:  map[string]string{`kubecdc_audit_lost_total{job="k",instance="i"}`: "0x10 1x50"},
 	},

@@ -232,10 +232,7 @@ func newAttributionRunner(
 		}
 		n.intakes = append(n.intakes, n.webhook)
 	}
-	reading := audit.Options{StoreEvents: n.attributor.StoreEvents, StoredPosition: j.EvidencePosition, RecordLoss: n.attributor.RecordLoss, Logger: log}
-	for _, path := range c.Files {
-		n.intakes = append(n.intakes, audit.NewFile(path, reading))
-	}
+	reading := topic.Options{StoreEvents: n.attributor.StoreEvents, StoredPosition: j.EvidencePosition, RecordLoss: n.attributor.RecordLoss, Logger: log}
 	for _, name := range c.Kafka.Topics {
 		n.intakes = append(n.intakes, topic.New(c.Kafka, name, reading))
 	}

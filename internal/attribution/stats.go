@@ -13,7 +13,7 @@ type Stats struct {
 	Events       uint64            `metric:"kubecdc_audit_events_total" help:"Audit events taken."`
 	Kept         uint64            `metric:"kubecdc_audit_events_kept_total" help:"Audit events that may name the author of a change."`
 	Late         uint64            `metric:"kubecdc_audit_late_total" help:"Audit events that arrived later than audit.settle after their request."`
-	Lost         uint64            `metric:"kubecdc_audit_lost_total" help:"Audit events that had to make room, and times that a log was rotated away unread."`
+	Lost         uint64            `metric:"kubecdc_audit_lost_total" help:"Audit events that had to make room, and times that events are known to be lost."`
 	Attributed   uint64            `metric:"kubecdc_attributed_total" help:"Changes that an authenticated user was named for."`
 	Stamped      uint64            `metric:"kubecdc_attributed_stamped_total" help:"Changes whose author a stamp in the object proves; of kubecdc_attributed_total."`
 	Unresolved   map[Reason]uint64 `metric:"kubecdc_unresolved_total" by:"reason" help:"Changes without an author, by reason: none, several, late, lag, bound, stamp, policy, disagree, annotation or list, see docs/audit-trail.md."`

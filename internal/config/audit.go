@@ -3,8 +3,6 @@ package config
 import (
 	"fmt"
 	"net"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,8 +16,6 @@ import (
 type Audit struct {
 	// A listener for the audit webhooks of the API servers.
 	Webhook audit.WebhookConfig `mapstructure:"webhook"`
-	// Paths of audit log files, each of one API server. Rotation is followed.
-	Files []string `mapstructure:"files"`
 	// Kafka topics of audit events.
 	Kafka topic.Config `mapstructure:"kafka"`
 	// Stamps of an admission policy, as a source of authors.
@@ -50,7 +46,7 @@ func (a Audit) Enabled() bool { return a.HasEvents() || a.Stamps.Enabled }
 
 // HasEvents reports whether a source of audit events is configured.
 func (a Audit) HasEvents() bool {
-	return a.Webhook.Listen != "" || len(a.Files) > 0 || a.Kafka.Enabled()
+	return a.Webhook.Listen != "" || a.Kafka.Enabled()
 }
 
 // minGrace is enough for API servers with a short --request-timeout only.
@@ -65,15 +61,6 @@ func validateAudit(rep *reporter, a Audit) {
 	for i, broker := range a.Kafka.Brokers {
 		if host, _, err := net.SplitHostPort(broker); err == nil && sinks.CheckHost(host) != nil {
 			rep.addProblem(fmt.Sprintf("audit.kafka.brokers[%d]", i), Problem{Message: sinks.CheckHost(host).Error(), Expected: "host:port"})
-		}
-	}
-	for i, path := range a.Files {
-		at := fmt.Sprintf("audit.files[%d]", i)
-		switch {
-		case strings.TrimSpace(path) == "":
-			rep.addProblem(at, Problem{Message: "is empty", Expected: "the path of an audit log file"})
-		case slices.Contains(a.Files[:i], path):
-			rep.addProblem(at, Problem{Message: "is listed already", Found: strconv.Quote(path), Expected: "every file once"})
 		}
 	}
 	rep.refuseIf(a.Settle < 0, "audit.settle",

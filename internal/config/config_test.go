@@ -324,8 +324,6 @@ func TestSuspiciousSettingsAreWarnings(t *testing.T) {
 		"a webhook that may be the exporter itself": {
 			`resources: [{select: [pods]}]` + "\n" + `sinks: [{name: a, format: cloudevents, webhook: {url: "http://localhost:8080/"}}]`,
 			"sinks[0].webhook.url"},
-		"an audit log in the journal's directory": {
-			"resources: [{select: [pods]}]\n" + sink + "audit: {files: [./data/audit.log]}", "audit.files[0]"},
 		"a rule after one for another version": {
 			"resources: [{select: [deployments.v1.apps]}, {select: [deployments.apps]}]\n" + sink, "resources[1].select[0]"},
 		"redaction that does not reach an earlier rule": {

@@ -237,41 +237,28 @@ func warnSinkOverlaps(rep *reporter, c *Config) {
 	}
 }
 
-// validateFileOverlaps reports files with two uses: audit events that are read from the output of a sink, and files in place
-// of the journal. It warns of files within the journal's directory.
+// validateFileOverlaps reports files and folders of sinks in place of the journal, and warns of files within its directory.
 func validateFileOverlaps(rep *reporter, c *Config) {
-	files := map[string]string{}
+	if c.Journal.Dir == "" {
+		return
+	}
+	journal := resolvePath(c.Journal.Dir)
 	for i, s := range c.Sinks {
-		if s.History != nil && c.Journal.Dir != "" && (isWithin(resolvePath(s.History.Dir), resolvePath(c.Journal.Dir)) ||
-			isWithin(resolvePath(c.Journal.Dir), resolvePath(s.History.Dir))) {
+		if s.History != nil && (isWithin(resolvePath(s.History.Dir), journal) || isWithin(journal, resolvePath(s.History.Dir))) {
 			rep.addProblem(fmt.Sprintf("sinks[%d].history.dir", i), Problem{Message: "shares a folder with the journal, journal.dir",
 				Found: strconv.Quote(s.History.Dir), Expected: "a folder beside it"})
 		}
-		if s.Stdout == nil {
+		if s.Stdout == nil || s.Stdout.Path == "" {
 			continue
 		}
-		for j, file := range c.Audit.Files {
-			rep.refuseIf(file != "" && isSameFile(file, s.Stdout.Path), fmt.Sprintf("audit.files[%d]", j),
-				Problem{Message: fmt.Sprintf("sinks[%d] writes changes to it", i),
-					Found: strconv.Quote(file), Expected: "a file that an API server writes"})
-		}
-		if s.Stdout.Path != "" {
-			files[fmt.Sprintf("sinks[%d].stdout.path", i)] = s.Stdout.Path
-		}
-	}
-	for i, file := range c.Audit.Files {
-		files[fmt.Sprintf("audit.files[%d]", i)] = file
-	}
-	journal := resolvePath(c.Journal.Dir)
-	for _, at := range slices.Sorted(maps.Keys(files)) {
-		file := files[at]
-		switch path := resolvePath(file); {
-		case file == "" || c.Journal.Dir == "":
+		p := Problem{Found: strconv.Quote(s.Stdout.Path), Expected: "a file elsewhere"}
+		switch path, at := resolvePath(s.Stdout.Path), fmt.Sprintf("sinks[%d].stdout.path", i); {
 		case path == journal:
-			rep.addProblem(at, Problem{Message: "is journal.dir, a directory", Found: strconv.Quote(file), Expected: "a file elsewhere"})
+			p.Message = "is journal.dir, a directory"
+			rep.addProblem(at, p)
 		case isWithin(path, journal):
-			rep.addWarning(at, Problem{Message: "lies within journal.dir, which belongs to the journal", Found: strconv.Quote(file),
-				Expected: "a file elsewhere"})
+			p.Message = "lies within journal.dir, which belongs to the journal"
+			rep.addWarning(at, p)
 		}
 	}
 }

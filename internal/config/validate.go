@@ -51,7 +51,7 @@ func warnSuspicious(rep *reporter, c *Config) {
 
 // warnUnusedKeys warns of values that have no effect because their section is off.
 func warnUnusedKeys(rep *reporter, c *Config) {
-	const intake, bus, lease = "audit.webhook, audit.files or audit.kafka", "state.sink", "election.lease"
+	const intake, bus, lease = "audit.webhook or audit.kafka", "state.sink", "election.lease"
 	const source, stamps = intake + ", or audit.stamps.enabled", "audit.stamps.enabled: true"
 	defaults := Default()
 	audit, events, state, election := c.Audit.Enabled(), c.Audit.HasEvents(), c.State.Enabled(), c.Election.Enabled()

@@ -224,9 +224,6 @@ func auditFlags(cfg *config.Config, o AuditOptions) string {
 			"--audit-webhook-batch-max-wait=1s",
 			"--audit-webhook-batch-throttle-enable=false")
 	}
-	for _, path := range cfg.Audit.Files {
-		lines = append(lines, "--audit-log-path="+path, "--audit-log-maxsize=100", "--audit-log-maxbackup=10")
-	}
 	return strings.Join(lines, "\n") + "\n"
 }
 

@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 
 	"pkg/condition":                    nil,
 	"internal/attribution/audit":       {"internal/port", "pkg/rawjson", "pkg/ratelimit", "pkg/condition"},
-	"internal/attribution/audit/topic": {"internal/attribution/audit", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/follow"},
+	"internal/attribution/audit/topic": {"internal/attribution/audit", "pkg/condition", "pkg/ratelimit", "pkg/sinks/kafka/auth", "pkg/sinks/kafka/cluster", "pkg/sinks/kafka/follow"},
 	"internal/attribution":             {"pkg/resourceversion", "pkg/event", "pkg/rawjson", "internal/attribution/audit", "internal/attribution/stamp", "pkg/condition"},
 	"internal/attribution/stamp":       {"pkg/condition", "pkg/event", "pkg/ratelimit", "pkg/resourceversion"},
 	"internal/delivery":                {"pkg/event", "pkg/sinks", "pkg/ratelimit", "pkg/condition"},

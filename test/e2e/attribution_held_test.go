@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
 // holdRoles makes the route of Roles wait for authors, and (re)starts the exporter.
@@ -107,10 +107,8 @@ func TestAChangeOfRBACComesWithItsAuthor(t *testing.T) {
 // volume while changes wait, and the other one has only the state.
 func TestAFailoverWhileChangesWaitForAuthors(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments}
-	log := filepath.Join(t.TempDir(), "audit.log") // no audit event comes
-	if err := os.WriteFile(log, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
+	certificates.New(t).IssueTo(t, dir)
 	forEachStateBus(t, kinds, func(p *replicas, _ stateBus) {
 		p.start()
 		for range 3 {
@@ -129,7 +127,10 @@ func TestAFailoverWhileChangesWaitForAuthors(t *testing.T) {
 		}
 		p.judge(oracle.Rules{})
 	}, func(s *exporter.Settings) {
-		s.Audit = map[string]any{"files": []string{log}, "countersEvery": "0s"}
+		s.Audit = map[string]any{"countersEvery": "0s", "webhook": map[string]any{ // no audit event comes
+			"listen": "127.0.0.1:0", "cert": filepath.Join(dir, "cert.pem"), "key": filepath.Join(dir, "key.pem"),
+			"clientCA": filepath.Join(dir, "ca.pem"), "clients": []string{apiServer},
+		}}
 		s.Routes = []map[string]any{
 			{"select": []string{"configmaps"}, "awaitAuthor": "2s", "to": []any{map[string]any{"sink": "kafka"}, map[string]any{"sink": "nats"}}},
 			{"select": []string{"deployments.apps"}, "to": []any{map[string]any{"sink": "kafka"}, map[string]any{"sink": "nats"}}},

@@ -192,12 +192,14 @@ func (c *Counters) describeLoss(started string, seconds, errors float64) string 
 const (
 	auditErrors  = "apiserver_audit_error_total"
 	processStart = "process_start_time_seconds"
+
+	maxMetricsLine = 8 << 20 // bytes
 )
 
 // scanCounters returns the start time of the process, as written, and the sum of its audit errors.
 func scanCounters(metrics io.Reader) (started string, errors float64, err error) {
 	lines := bufio.NewScanner(metrics)
-	lines.Buffer(nil, maxLine)
+	lines.Buffer(nil, maxMetricsLine)
 	for lines.Scan() {
 		line := lines.Text()
 		if rest, found := strings.CutPrefix(line, processStart+" "); found {

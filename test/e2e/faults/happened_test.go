@@ -2,9 +2,11 @@ package faults
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
-	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
 // happening is something that is over when it is noticed, or that slows down and stops nothing: no line of /readyz names it,
@@ -30,7 +33,7 @@ var happenings = []happening{
 	{"a filter fails", (*fixture).filterFails, one("FilterErrors")},
 	{"the exporter is killed again and again", (*fixture).killedOften, one("Restarting")},
 	{"the stream is deleted with all that it had", (*fixture).streamDeleted, one("DestinationLostChanges nats")},
-	{"an audit log is cut short", (*fixture).auditCutShort, one("AuditEventsLost")},
+	{"an API server sends what is no audit event", (*fixture).auditMalformed, one("AuditEventsLost")},
 	{"exporters take over from each other", (*fixture).takesTurns, one("RepeatedFailovers")},
 	{"an object cannot be redacted", (*fixture).cannotRedact, []string{"ChangesWithheld", "DeadLetters file"}},
 	{"a webhook is slow", (*fixture).webhookSlow, one("SinkLagging webhook")},
@@ -159,23 +162,30 @@ func (c *fixture) streamDeleted() {
 	c.create(workload.ConfigMaps, "next")
 }
 
-func (c *fixture) auditCutShort() {
-	const line = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","auditID":"a","stage":"ResponseComplete","verb":"get"}` + "\n"
-	log := c.write("audit.log", line)
-	c.settings.Audit = mapping{"files": []string{log}, "settle": "1s", "window": "2s"}
-	c.start()
-	f, err := os.OpenFile(log, os.O_APPEND|os.O_WRONLY, 0)
+// auditMalformed has an API server, as the webhook knows it, that sends something else than audit events.
+func (c *fixture) auditMalformed() {
+	free, err := ports.Free(1)
 	c.must(err)
-	defer f.Close()
-	c.await("the audit log is read", func() string { // from where it ended when that began
-		_, err := f.WriteString(line)
-		c.must(err)
-		if n := valueOf(c.page("/metrics"), "kubecdc_audit_events_total"); n == "" || n == "0" {
-			return n
-		}
-		return ""
-	})
-	c.must(f.Truncate(0))
+	address := ports.Address(free[0])
+	c.authority.IssueTo(c.t, c.settings.Dir)
+	file := func(name string) string { return filepath.Join(c.settings.Dir, name) }
+	c.settings.Audit = mapping{"settle": "1s", "window": "2s", "webhook": mapping{
+		"listen": address, "cert": file("cert.pem"), "key": file("key.pem"), "clientCA": file("ca.pem"), "clients": []string{"api-server"},
+	}}
+	c.start()
+	cert, key := c.authority.IssueFor(c.t, "api-server")
+	pair, err := tls.X509KeyPair(cert, key)
+	c.must(err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(c.authority.PEM)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}}
+	defer client.CloseIdleConnections()
+	response, err := client.Post("https://"+address+"/", "application/json", strings.NewReader(`{"kind":"Event"}`))
+	c.must(err)
+	c.must(response.Body.Close())
+	if response.StatusCode != http.StatusBadRequest {
+		c.t.Fatalf("the webhook answers %s", response.Status)
+	}
 }
 
 // journalFills has a sink that takes nothing, and a journal that has more than half of its bound to hold.

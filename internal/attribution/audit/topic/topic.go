@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/attribution/audit"
+	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/follow"
@@ -23,9 +26,24 @@ const (
 	pollInterval    = 500 * time.Millisecond // between two reads of a partition
 )
 
+// maxBatch is the number of events stored in one call.
+const maxBatch = 256
+
+// Options are the dependencies of a [Topic]. All are required.
+type Options struct {
+	StoreEvents audit.StoreEvents
+	// StoredPosition returns the position that StoreEvents stored last under a name; "" where nothing is stored.
+	StoredPosition func(name string) (string, error)
+	RecordLoss     audit.RecordLoss
+	Logger         *slog.Logger
+}
+
 // Topic reads all partitions of a topic, each from its stored position.
 type Topic struct {
-	*audit.Log
+	Options
+	condition *condition.Condition
+	malformed atomic.Uint64
+
 	config      Config
 	topic       string
 	cluster     *cluster.Cluster // nil: not connected yet
@@ -44,12 +62,19 @@ type partitionTask struct {
 }
 
 // New returns a reader of a topic. It opens no connection.
-func New(config Config, topic string, o audit.Options) *Topic {
-	remedy := "check that the brokers answer and that audit.kafka may read and describe the topic"
+func New(config Config, topic string, o Options) *Topic {
 	return &Topic{
-		Log: audit.NewLog(topic, remedy, o), config: config.withDefaults(), topic: topic,
-		tasks: map[int32]*partitionTask{}, problems: map[string]error{},
+		Options: o, condition: condition.New(o.Logger.With("audit log", topic), "audit/"+topic, condition.Problem{}),
+		config: config.withDefaults(), topic: topic, tasks: map[int32]*partitionTask{}, problems: map[string]error{},
 	}
+}
+
+// Name is the name of the topic.
+func (t *Topic) Name() string { return t.topic }
+
+// Status returns whether the topic can be read, and the number of malformed records.
+func (t *Topic) Status() (status condition.Status, malformed uint64) {
+	return t.condition.Status(), t.malformed.Load()
 }
 
 // Run reads until ctx ends and returns its cause. It fails only if events cannot be stored.
@@ -58,7 +83,7 @@ func (t *Topic) Run(ctx context.Context) error {
 	defer t.closeAll(ctx)
 	defer cancel(nil)
 	look := func(ctx context.Context) error { return t.refreshPartitions(ctx, cancel) }
-	return audit.PollUntilDone(ctx, refreshInterval, look, func(err error) { t.reportProblem("topic", err) })
+	return pollUntilDone(ctx, refreshInterval, look, func(err error) { t.reportProblem("topic", err) })
 }
 
 // closeAll waits for the partition tasks, after their context has ended, and closes all connections.
@@ -84,7 +109,12 @@ func (t *Topic) reportProblem(what string, err error) {
 		first = t.problems[all[0]]
 	}
 	t.mu.Unlock()
-	t.UpdateCondition(first)
+	if first == nil {
+		t.condition.Clear()
+		return
+	}
+	t.condition.Update(condition.Problem{Code: condition.AuditUnreadable, Cause: first.Error(),
+		Remedy: "check that the brokers answer and that audit.kafka may read and describe the topic"})
 }
 
 // refreshPartitions starts reading new partitions and stops reading removed ones.
@@ -138,7 +168,7 @@ func (t *Topic) startPartition(ctx context.Context, id int32, failed func(error)
 	p := newPartition(t, id, t.initialized)
 	go func() {
 		defer close(r.done)
-		err := audit.PollUntilDone(reads, pollInterval, p.readAvailable, func(err error) { t.reportProblem(follow.Name(id), err) })
+		err := pollUntilDone(reads, pollInterval, p.readAvailable, func(err error) { t.reportProblem(follow.Name(id), err) })
 		if reads.Err() == nil {
 			failed(err)
 		}
@@ -166,11 +196,11 @@ func (t *Topic) removePartitions(ctx context.Context, from int32) error {
 			t.reportProblem(follow.Name(id), nil)
 		}
 		reason := fmt.Sprintf("%s of the audit topic %s is gone: the topic was recreated", follow.Name(id), t.topic)
-		if err := t.StoreLoss(ctx, parseSince(stored), reason); err != nil {
+		if err := t.storeLoss(ctx, parseSince(stored), reason); err != nil {
 			return err
 		}
-		if err := t.StorePart(ctx, audit.Part{Place: t.positionKey(id)}); err != nil {
-			return err
+		if err := t.StoreEvents(ctx, "", nil, t.positionKey(id), ""); err != nil {
+			return &storeError{err}
 		}
 	}
 }
@@ -247,8 +277,11 @@ type partition struct {
 	*Topic
 	id       int32
 	follower *follow.Partition
-	since    time.Time  // response time of the newest event before the position, or the start time
-	readPart audit.Part // what was read since the last store
+	since    time.Time // response time of the newest event before the position, or the start time
+
+	// What was read since the last store: events, and the number of records that are none.
+	events    []audit.Event
+	unscanned int
 }
 
 // newPartition returns a reader of a partition. One that was added while the topic was read is read from its start.
@@ -257,7 +290,7 @@ func newPartition(t *Topic, id int32, added bool) *partition {
 	p.follower = follow.New(follow.Options{
 		Cluster: t.cluster, Partition: cluster.Partition{Topic: t.topic, Index: id}, Role: "audit topic", FromStart: added,
 		Load: p.loadPosition, Each: p.scanRecord, Store: p.storeRead,
-		RecordLoss: func(ctx context.Context, reason string) error { return p.StoreLoss(ctx, p.since, reason) },
+		RecordLoss: func(ctx context.Context, reason string) error { return p.storeLoss(ctx, p.since, reason) },
 	})
 	return p
 }
@@ -268,7 +301,7 @@ func (p *partition) readAvailable(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.readPart = audit.Part{}
+	p.events, p.unscanned = nil, 0
 	return p.follower.ReadAvailable(ctx, lead)
 }
 
@@ -280,26 +313,73 @@ func (p *partition) loadPosition() (string, error) {
 	return stored, err
 }
 
-// scanRecord adds the events of a record to readPart.
+// scanRecord adds the events of a record to what was read.
 func (p *partition) scanRecord(r follow.Record) error {
 	if len(r.Value) == 0 {
 		return nil
 	}
 	var malformed int
-	p.readPart.Events, malformed = audit.AppendRecord(p.readPart.Events, r.Value)
-	p.readPart.Malformed += malformed
+	p.events, malformed = audit.AppendRecord(p.events, r.Value)
+	p.unscanned += malformed
 	return nil
 }
 
-// storeRead stores what was read, with the position after it. The API server of an event is not known, so the events have no
-// origin, and their times are not compared.
+// storeRead stores what was read, with the position after it, which is last: a crash in between repeats events and loses
+// none. The API server of an event is not known, so the events have no origin, and their times are not compared.
 func (p *partition) storeRead(ctx context.Context, at follow.Position) error {
-	p.readPart.Since = p.since
-	p.since = p.readPart.NewestEvent()
-	p.readPart.Place, p.readPart.Position = p.positionKey(p.id), fmt.Sprintf("%s %d", at, p.since.UnixMilli())
-	err := p.StorePart(ctx, p.readPart)
-	p.readPart = audit.Part{}
-	return err
+	events, malformed := p.events, p.unscanned
+	p.events, p.unscanned = nil, 0
+	if malformed > 0 {
+		p.malformed.Add(uint64(malformed))
+		reason := "the audit log " + p.topic + " has records that are not audit events, or too long"
+		if err := p.storeLoss(ctx, p.since, reason); err != nil {
+			return err
+		}
+	}
+	for i := range events {
+		if done := events[i].Done; done != 0 && done.Time().After(p.since) {
+			p.since = done.Time()
+		}
+	}
+	for len(events) > maxBatch {
+		if err := p.StoreEvents(ctx, "", events[:maxBatch], "", ""); err != nil {
+			return &storeError{err}
+		}
+		events = events[maxBatch:]
+	}
+	if err := p.StoreEvents(ctx, "", events, p.positionKey(p.id), fmt.Sprintf("%s %d", at, p.since.UnixMilli())); err != nil {
+		return &storeError{err}
+	}
+	return nil
+}
+
+// storeLoss records a loss. Call it before storing the position after the lost events.
+func (t *Topic) storeLoss(ctx context.Context, since time.Time, reason string) error {
+	if err := t.RecordLoss(ctx, since, reason); err != nil {
+		return &storeError{err}
+	}
+	return nil
+}
+
+// storeError wraps an error of StoreEvents or RecordLoss, which ends the intake.
+type storeError struct{ error }
+
+// pollUntilDone calls read at intervals, and report with its result, until ctx ends or events cannot be stored.
+func pollUntilDone(ctx context.Context, every time.Duration, read func(context.Context) error, report func(error)) error {
+	for {
+		err := read(ctx)
+		var stored *storeError
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.As(err, &stored):
+			return stored.error
+		}
+		report(err)
+		if ratelimit.Sleep(ctx, every) != nil {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // parseSince returns the time in a stored position. Older ones have none.

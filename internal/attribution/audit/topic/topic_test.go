@@ -114,7 +114,7 @@ func (r *topicReader) recordLoss(_ context.Context, _ time.Time, reason string) 
 func (r *topicReader) startReader() (stop func() error) {
 	r.t.Helper()
 	r.reader = topic.New(topic.Config{Brokers: r.brokers, Topics: []string{name}}, name,
-		audit.Options{StoreEvents: r.storeEvents, StoredPosition: r.storedPosition, RecordLoss: r.recordLoss, Logger: slog.New(slog.DiscardHandler)})
+		topic.Options{StoreEvents: r.storeEvents, StoredPosition: r.storedPosition, RecordLoss: r.recordLoss, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	r.ended = make(chan error, 1)
 	go func() { r.ended <- r.reader.Run(ctx) }()
