@@ -189,7 +189,7 @@ var Alerts = []Alert{
 		Meaning: "The destination takes changes more slowly than the cluster makes them, or one call hangs. Nothing is lost meanwhile: changes wait in the journal.",
 		Look: []string{"`kubecdc_sink_publish_seconds` and `kubecdc_sink_delivered_total`: slow answers, or many changes",
 			"`kubecdc_resource_changes_total` by resource: what makes so many"},
-		Do:     []string{"more partitions or lanes, a nearer broker, `delivery.rate` if it is set; or select and shape less"},
+		Do:     []string{"more partitions or lanes, a nearer broker; or select and shape less"},
 		Series: map[string]string{`kubecdc_sink_lag_seconds{job="k",instance="i",sink="bus"}`: "120x60"},
 	},
 	{

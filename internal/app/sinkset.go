@@ -134,8 +134,6 @@ func (set *sinkSet) pipelineConfig(
 	cfg := delivery.Config{
 		Retry:              delivery.RetryConfig{Min: d.Retry.Min, Max: d.Retry.Max},
 		WindowBytes:        int64(d.Window),
-		Rate:               d.Rate.PerSecond,
-		Burst:              d.Rate.Burst,
 		SuspectAfter:       cmp.Or(d.Rejections.Suspect, -1),
 		NewestOffset:       from.journal.Newest(),
 		RoutingFingerprint: deliveryFingerprint(s) + set.routes.id,

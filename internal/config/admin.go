@@ -103,8 +103,6 @@ const (
 	minRetry                 = time.Millisecond
 	maxRetry                 = 24 * time.Hour
 	minSuspect               = time.Second
-	minRate                  = 0.001   // changes per second: below it a change waits for more than a quarter of an hour
-	maxRate                  = 1e9     // changes per second: each takes more than a nanosecond
 	minWindowBytes     Bytes = 1 << 20 // the largest object that etcd stores is 1.5 MiB; a smaller window holds one at a time
 )
 
@@ -142,27 +140,6 @@ func validateDelivery(rep *reporter, c Delivery) {
 	rep.refuseIf(c.Window != 0 && c.Window < minWindowBytes, "delivery.window",
 		Problem{Message: "too small", Found: c.Window.String(),
 			Expected: "at least " + minWindowBytes.String() + ", or 0 for one by the number of lanes"})
-	rep.refuseIf(c.Rate.PerSecond < 0, "delivery.rate.perSecond",
-		Problem{Message: "must not be negative", Found: fmt.Sprint(c.Rate.PerSecond),
-			Expected: "changes per second; 0 for no bound"})
-	rep.refuseIf(c.Rate.PerSecond > 0 && c.Rate.PerSecond < minRate, "delivery.rate.perSecond",
-		Problem{Message: "nearly nothing is sent", Found: fmt.Sprint(c.Rate.PerSecond),
-			Expected: fmt.Sprintf("at least %v changes per second; 0 for no bound", minRate)})
-	rep.refuseIf(c.Rate.PerSecond > maxRate, "delivery.rate.perSecond",
-		Problem{Message: "more than any exporter sends", Found: fmt.Sprint(c.Rate.PerSecond),
-			Expected: fmt.Sprintf("at most %v changes per second; 0 for no bound", int(maxRate))})
-	rep.refuseIf(c.Rate.Burst < 0, "delivery.rate.burst",
-		Problem{Message: "must not be negative", Found: strconv.Itoa(c.Rate.Burst), Expected: "a number of changes"})
-	rep.refuseIf(c.Rate.Burst > 0 && c.Rate.PerSecond == 0, "delivery.rate.burst",
-		Problem{Message: "has no effect without delivery.rate.perSecond", Found: strconv.Itoa(c.Rate.Burst)})
-}
-
-// warnRate warns of a rate of zero that is written out: it is no bound, and may be meant as a stop. A file that writes out
-// the burst as well has every key with its default, as configs/reference.yaml has.
-func warnRate(rep *reporter, r Rate) {
-	rep.warnIf(r.PerSecond == 0 && rep.isSet("delivery.rate.perSecond") && !rep.isSet("delivery.rate.burst"), "delivery.rate.perSecond",
-		Problem{Message: "0 is no bound: it stops nothing", Found: "0",
-			Expected: "changes per second, or no delivery.rate at all"})
 }
 
 func checkMinBytes(rep *reporter, path string, value, minimum Bytes) {

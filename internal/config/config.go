@@ -30,7 +30,7 @@ type Config struct {
 	Routes []Route `mapstructure:"routes"`
 	// The store of changes that are not delivered yet, and of positions. It must survive restarts.
 	Journal Journal `mapstructure:"journal"`
-	// How changes are moved. Each sink has its own window, rate and retries.
+	// How changes are moved. Each sink has its own window and retries.
 	Delivery Delivery `mapstructure:"delivery"`
 	// Records of type attributed, which name the authenticated user of a change. Off unless a source is given. See
 	// docs/audit-trail.md.
@@ -191,8 +191,6 @@ type Delivery struct {
 	Window Bytes `mapstructure:"window"`
 	// How long a stop waits for pending deliveries. Undelivered changes stay in the journal.
 	DrainTimeout time.Duration `mapstructure:"drainTimeout"`
-	// Bound of the changes sent per second.
-	Rate Rate `mapstructure:"rate"`
 	// When permanently rejected changes become dead letters.
 	Rejections Rejections `mapstructure:"rejections"`
 }
@@ -210,14 +208,6 @@ type Retry struct {
 	Min time.Duration `mapstructure:"min"`
 	// Longest wait of a lane. A destination that is away is tried every 5 seconds at least.
 	Max time.Duration `mapstructure:"max"`
-}
-
-// Rate is a token bucket.
-type Rate struct {
-	// Changes per second, for each sink. 0: no bound.
-	PerSecond float64 `mapstructure:"perSecond"`
-	// Changes that may be sent at once after an idle time. 0: as many as perSecond.
-	Burst int `mapstructure:"burst"`
 }
 
 // Admin configures the HTTP server.

@@ -305,7 +305,6 @@ func TestExamplesLoad(t *testing.T) {
 func TestSuspiciousSettingsAreWarnings(t *testing.T) {
 	const sink = "sinks: [{name: console, stdout: {}}]\n"
 	for name, c := range map[string]struct{ content, path string }{
-		"a rate of nothing": {"resources: [{select: [pods]}]\n" + sink + "delivery: {rate: {perSecond: 0}}", "delivery.rate.perSecond"},
 		"every namespace excluded where some resources have none": {
 			`resources: [{select: ["*"], namespaces: {exclude: ["?*"]}}]` + "\n" + sink, "resources[0].namespaces.exclude"},
 		"a route of types that are not emitted": {

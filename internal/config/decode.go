@@ -143,8 +143,6 @@ func yamlTagsFor(t reflect.Type, key string) []string {
 		return []string{"!!str", "!!int"}
 	case t.Kind() == reflect.Bool:
 		return []string{"!!bool"}
-	case t.Kind() == reflect.Float32, t.Kind() == reflect.Float64:
-		return []string{"!!int", "!!float"}
 	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
 		return []string{"!!int"}
 	}
@@ -171,8 +169,6 @@ func expectedFor(t reflect.Type, path string) string {
 		return "a list"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
-	case t.Kind() == reflect.Float32, t.Kind() == reflect.Float64:
-		return "a number"
 	}
 	return "a whole number"
 }
@@ -356,12 +352,6 @@ func setBuiltin(v reflect.Value, text string) *mismatch {
 			return &mismatch{"not a whole number", "a whole number"}
 		}
 		v.SetInt(n)
-	case reflect.Float32, reflect.Float64:
-		f, err := strconv.ParseFloat(text, v.Type().Bits())
-		if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
-			return &mismatch{"not a number", "a number"}
-		}
-		v.SetFloat(f)
 	default:
 		return &mismatch{message: "cannot be set from a file: no YAML value makes a " + v.Type().String()}
 	}

@@ -46,7 +46,6 @@ func warnSuspicious(rep *reporter, c *Config) {
 	validateReach(rep, c)
 	warnUnusedKeys(rep, c)
 	warnJournalBounds(rep, c.Journal)
-	warnRate(rep, c.Delivery.Rate)
 }
 
 // warnUnusedKeys warns of values that have no effect because their section is off.

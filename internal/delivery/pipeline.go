@@ -84,7 +84,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	}
 	p.settler = newSettler(name, sink, journal, p.backlog, policy, cfg, log)
 	p.workers = &workerPool{
-		log: log, sink: sink, cfg: cfg, backlog: p.backlog, queue: p.queue, bucket: ratelimit.NewBucket(cfg.Rate, cfg.Burst),
+		log: log, sink: sink, cfg: cfg, backlog: p.backlog, queue: p.queue,
 		gate: p.gate, policy: policy, health: p.health, digest: p.digest,
 		isStateful: isStateful, ahead: lookAhead{journal: journal, resolver: p.resolver, backlog: p.backlog},
 		store: p.settler.storeProgress, abort: p.abortWith,
@@ -320,11 +320,6 @@ type Config struct {
 	BatchBytes    int64
 	BatchMessages int
 
-	// Rate bounds messages per second, retries included; 0, the default, is no limit. Burst is how many may be sent at once,
-	// by default one second's worth. Batches are never larger than Burst.
-	Rate  float64
-	Burst int
-
 	// Route returns whether a change is for this sink, and its topic; nil sends all changes to the sink's own topic. It must
 	// be a pure function of the change and of what the pipeline's layout names.
 	Route func(*event.Change) Route
@@ -393,9 +388,5 @@ func (c Config) withDefaults() Config {
 	c.BatchBytes = cmp.Or(c.BatchBytes, 15<<16)
 	c.BatchMessages = cmp.Or(c.BatchMessages, 1000)
 	c.SettleInterval = cmp.Or(c.SettleInterval, 200*time.Millisecond)
-	if c.Rate > 0 {
-		c.Burst = cmp.Or(c.Burst, max(1, int(c.Rate)))
-		c.BatchMessages = min(c.BatchMessages, c.Burst)
-	}
 	return c
 }

@@ -715,19 +715,6 @@ func TestLanePositionsOfAnotherLayoutAreIgnored(t *testing.T) {
 	})
 }
 
-func TestARateIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var to laneRecorder
-		var s storedProgress
-		start := time.Now()
-		p := startPipeline(t, acceptAll(&to), journalOf(changesIn(slices.Repeat([]string{"a", "b"}, 25)...), &s), event.Cursor{}, Config{Rate: 10, Burst: 5})
-		p.drainUpTo(t, 50)
-		if got, want := time.Since(start), 4500*time.Millisecond; got != want {
-			t.Errorf("50 messages at 10/s with bursts of 5 took %v, want %v", got, want)
-		}
-	})
-}
-
 func TestADrainDeliversEverythingAndReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, when := range []string{"at once", "while delivering", "when idle"} {

@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +31,6 @@ type workerPool struct {
 	cfg     *Config
 	backlog *backlog
 	queue   *laneQueue
-	bucket  *ratelimit.Bucket
 	gate    *ratelimit.Gate
 	policy  *rejectionPolicy
 	health  *health
@@ -112,7 +110,7 @@ func (w *workerPool) armSubstitute(ctx context.Context) (disarm func() bool) {
 // serveLane publishes the oldest changes of l and decides what becomes of the lane. It returns the batch that was published
 // last, and whether the worker has a substitute.
 func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Message) (_ []sinks.Message, substituted bool) {
-	pass, err := w.beginTurn(l, len(batch))
+	pass, err := w.beginTurn(l)
 	if err != nil {
 		return batch, false // the pipeline stops: the lane stays scheduled and is not served again
 	}
@@ -132,7 +130,7 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 		}
 		clear(batch)
 		batch, _ = w.backlog.takeBatch(l, batch[:0], limit, w.cfg.BatchBytes)
-		if pass, err = w.awaitTurn(ctx, len(batch)-left); err != nil {
+		if pass, err = w.gate.Wait(ctx); err != nil {
 			return batch, disarm()
 		}
 		n, err = w.publishBatch(ctx, l, batch)
@@ -155,24 +153,16 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 	return batch, substituted
 }
 
-// beginTurn waits until l may be served, and so many messages of it be sent. Its error is that the pipeline stops.
-func (w *workerPool) beginTurn(l *lane, messages int) (pass ratelimit.Pass, err error) {
+// beginTurn waits until l may be served. Its error is that the pipeline stops.
+func (w *workerPool) beginTurn(l *lane) (pass ratelimit.Pass, err error) {
 	if l.name == unroutableLane { // which sends nothing to this destination
 		return pass, w.cfg.Pause.beginTurn(w.stopping, context.Context.Err, func() {})
 	}
 	err = w.cfg.Pause.beginTurn(w.stopping, func(ctx context.Context) (err error) {
-		pass, err = w.awaitTurn(ctx, messages)
+		pass, err = w.gate.Wait(ctx)
 		return err
 	}, func() { pass.Abandoned() })
 	return pass, err
-}
-
-// awaitTurn waits until so many more messages may be sent. Its error is that of ctx.
-func (w *workerPool) awaitTurn(ctx context.Context, messages int) (ratelimit.Pass, error) {
-	if err := cmp.Or(ctx.Err(), w.bucket.Wait(ctx, messages)); err != nil {
-		return ratelimit.Pass{}, err
-	}
-	return w.gate.Wait(ctx)
 }
 
 // publishBatch calls the sink, checks that the answer keeps the contract, and settles what was accepted. An answer that
@@ -275,9 +265,6 @@ func (w *workerPool) judgeRejection(ctx context.Context, l *lane, batch []sinks.
 func (w *workerPool) accepterOf(ctx context.Context, l *lane) func(sinks.Message) (bool, error) {
 	if !w.isStateful {
 		return func(m sinks.Message) (bool, error) {
-			if err := w.bucket.Wait(ctx, 1); err != nil {
-				return false, err
-			}
 			n, err := w.sink.Publish(ctx, l.name, []sinks.Message{m})
 			if classifyError(err) == failureRejected {
 				err = nil

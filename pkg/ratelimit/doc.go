@@ -2,7 +2,6 @@
 // sinks or queues.
 //
 //	Backoff  one failing item among many: longer waits after every failure, with jitter
-//	Bucket   all attempts: a bounded rate, with bursts
 //	Gate     an unavailable peer: no attempts except one probe at a time
 //
 // A [Backoff] has the methods of a workqueue.TypedRateLimiter of k8s.io/client-go/util/workqueue without importing it. No

@@ -88,7 +88,7 @@ func (c commentReader) describeKey(k *key, v reflect.Value, single bool) (err er
 		k.kind, k.value, k.variable = "string", strconv.Quote(v.String()), single
 	case t.Kind() == reflect.Bool:
 		k.kind, k.value = "boolean", strconv.FormatBool(v.Bool())
-	case t == reflect.TypeFor[config.Bytes](), t.Kind() != reflect.Float64 && strings.HasSuffix(k.name, "Bytes"):
+	case t == reflect.TypeFor[config.Bytes](), strings.HasSuffix(k.name, "Bytes"):
 		k.kind, k.value = "size", config.Bytes(v.Int()).String()
 	default:
 		k.kind, k.value = "number", fmt.Sprint(v.Interface())

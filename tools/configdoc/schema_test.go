@@ -85,7 +85,7 @@ func TestSchemaRejectsMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, slip := range []string{
-		"sinkss: []", "journal: {maxbytes: 1}", "journal: {maxBytes: much}", "journal: {keep: 5 minutes}", "delivery: {rate: {perSecond: fast}}",
+		"sinkss: []", "journal: {maxbytes: 1}", "journal: {maxBytes: much}", "journal: {keep: 5 minutes}", "delivery: {window: fast}",
 		"log: {level: loud}", "admin: localhost", "cluster: {name: {vault: x}}", "routes: {}",
 	} {
 		if validateYAML(t, s, []byte(least+slip+"\n")) == nil {
