@@ -216,7 +216,7 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, cfg *conf
 			return s, err
 		}
 		c.applyPauses(time.Now())
-		attrs := []any{of.Kind(), of.Name(), "signal", s.ID}
+		attrs := []any{of.Kind(), of.Name(), "code", string(c.pausedStatus(of).Code), "signal", s.ID}
 		if !s.Until.IsZero() {
 			attrs = append(attrs, "until", s.Until)
 		}

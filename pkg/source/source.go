@@ -221,8 +221,9 @@ func (s *Source) Conditions() []condition.Status {
 	all := append([]condition.Status{discovery, s.credentials.Status(), s.identity.condition.Status()}, s.namespaces.conditions.Statuses()...)
 	for _, scope := range scopes {
 		for _, status := range []condition.Status{scope.Condition, scope.Reread, scope.Listing, scope.Snapshot} {
-			status.Of = len(scopes)
-			all = append(all, status)
+			if status.Of = len(scopes); status.Component != "" { // a name that is not served has no readings
+				all = append(all, status)
+			}
 		}
 	}
 	return all

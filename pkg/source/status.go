@@ -76,7 +76,7 @@ func selectionStatus(scopes []Status) condition.Status {
 	for _, s := range scopes {
 		if s.State == Forbidden {
 			forbidden++
-		} else if s.State != Waiting {
+		} else if s.State != Waiting || s.Condition.Code == condition.RedactionHeld {
 			return condition.Status{Component: "discovery"}
 		}
 		if s.Condition.Since.After(since) {

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -401,6 +402,9 @@ func mustBeDenied(t *testing.T, s *Sink, c *event.Change) {
 	var away *sinks.UnavailableError
 	if n != 0 || err == nil || errors.As(err, &away) || !strings.Contains(err.Error(), `may not publish to "k8s.c.core.pods.shop.web"; allow it on the server`) {
 		t.Fatalf("publish: %d, %v; want an error that names the subject and stops no other lane", n, err)
+	}
+	if remedy := condition.ProblemOf(err, condition.SinkFailing).Remedy; remedy != `allow publishing to "k8s.*.*.*.*.*" on the server` {
+		t.Errorf("the remedy is %s, want one for all objects", remedy)
 	}
 }
 

@@ -167,12 +167,15 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	return n, s.handlePublishError(ctx, l, lane, err)
 }
 
-// handlePublishError splits the single lane if a subject was refused, and has the stream looked up again if it does not
+// handlePublishError names what the user may not publish to, splits the single lane if a subject was refused, and has the stream looked up again if it does not
 // answer: it may have been edited or deleted, which the returned error then says.
 func (s *Sink) handlePublishError(ctx context.Context, l *connection.Link, lane sinks.Lane, err error) error {
 	var denied *connection.DeniedError
-	if lane == singleLane && errors.As(err, &denied) && connection.IsStreamSubject(denied.Subject) {
-		s.requestSplit()
+	if errors.As(err, &denied) && connection.IsStreamSubject(denied.Subject) {
+		err = &connection.DeniedError{Subject: denied.Subject, Needs: s.verifier.patternOf(denied.Subject), Err: denied}
+		if lane == singleLane {
+			s.requestSplit()
+		}
 	}
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, connection.ErrUnanswered) {
 		s.features.invalidate()

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,7 +110,8 @@ func (v *streamVerifier) ensureVerified(ctx context.Context, l *connection.Link)
 	defer cancel()
 	err := v.verifyOnce(bounded, l)
 	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
-		return connection.TimeoutError(fmt.Errorf("JetStream does not answer about stream %q within %v", v.cfg.Stream, v.cfg.AckTimeout))
+		silent := fmt.Errorf("JetStream does not answer about stream %q within %v", v.cfg.Stream, v.cfg.AckTimeout)
+		return cmp.Or(l.EndingError(), connection.TimeoutError(silent))
 	}
 	return err
 }
@@ -269,6 +271,15 @@ func (v *streamVerifier) checkExisting(found *stream.Info) error {
 // allPatterns returns the wildcard subjects of the sink and of routes.
 func (v *streamVerifier) allPatterns() []string {
 	return append([]string{v.pattern}, v.routedPatterns...)
+}
+
+// patternOf returns the wildcard subject of the sink, or of a route, that covers a subject; "" if none does.
+func (v *streamVerifier) patternOf(subject string) string {
+	all := v.allPatterns()
+	if i := slices.IndexFunc(all, func(pattern string) bool { return stream.Covers(pattern, subject) }); i >= 0 {
+		return all[i]
+	}
+	return ""
 }
 
 // unusableReason returns why nothing can be delivered to a stream, with the remedy; "" if it can be used.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
 func (c *fixture) apiAway() func() {
@@ -156,3 +157,59 @@ func (d *dated) WriteHeader(code int) {
 
 // Unwrap lets a response controller flush.
 func (d *dated) Unwrap() http.ResponseWriter { return d.ResponseWriter }
+
+// otherAuthority does not know the authority of the API server.
+func (c *fixture) otherAuthority() func() {
+	config, err := clientcmd.LoadFromFile(c.settings.Kubeconfig)
+	c.must(err)
+	for _, cluster := range config.Clusters {
+		cluster.CertificateAuthorityData, cluster.CertificateAuthority = certificates.New(c.t).PEM, ""
+	}
+	c.settings.Kubeconfig = filepath.Join(c.settings.Dir, "kubeconfig")
+	c.must(clientcmd.WriteToFile(*config, c.settings.Kubeconfig))
+	c.launch()
+	return nil
+}
+
+// everythingAnswers has an API server that answers every request like this from one moment on.
+func (c *fixture) everythingAnswers(code int, reason string) func() {
+	g := c.behind()
+	c.start()
+	heal := g.Fault(func(proxy.Request) bool { return true }, func(w http.ResponseWriter, _ *http.Request) {
+		proxy.Status(w, code, reason, "by the test")
+	})
+	g.Cut()
+	return heal
+}
+
+func (c *fixture) apiBusy() func() {
+	return c.everythingAnswers(http.StatusTooManyRequests, "TooManyRequests")
+}
+
+func (c *fixture) tokenRevoked() func() {
+	return c.everythingAnswers(http.StatusUnauthorized, "Unauthorized")
+}
+
+func (c *fixture) apiFails() func() {
+	return c.everythingAnswers(http.StatusInternalServerError, "InternalError")
+}
+
+func (c *fixture) wildcardUnmatched() func() {
+	c.watch("configmaps", "*.nobody.example.com")
+	c.start()
+	return nil
+}
+
+// redactionUnmatched has a path that no type of the rule has.
+func (c *fixture) redactionUnmatched() func() {
+	c.settings.Resources[0]["redact"], c.settings.Resources[0]["redactPaths"] = "mask", []string{"data.secret", "spec.secret"}
+	c.start()
+	return nil
+}
+
+func (c *fixture) redactionHeld() func() {
+	c.settings.Resources[0]["redact"], c.settings.Resources[0]["redactPaths"] = "mask", []string{"data.secret", "spec.secret"}
+	c.settings.Redaction = mapping{"strict": true}
+	c.launch()
+	return nil
+}

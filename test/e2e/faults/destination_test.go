@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -21,6 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	"github.com/kubecdc/kubecdc/test/parts/kafka"
@@ -460,5 +462,131 @@ func (c *fixture) lettersHeld() func() {
 	c.start()
 	c.must(b.Kill())
 	c.create(noise(40_000), "too-large")
+	return nil
+}
+
+func (c *fixture) plainToTLS() func() {
+	sink := c.knownKafka(filepath.Join(c.dir, "password"))
+	delete(sink, "tls")
+	sink["sasl"].(mapping)["allowCleartextCredentials"] = true
+	c.sink("kafka", sink)
+	c.launch()
+	return nil
+}
+
+func (c *fixture) tlsToPlain() func() {
+	sink := c.knownKafka(filepath.Join(c.dir, "password"))
+	sink["brokers"] = c.kafka.Brokers()
+	c.sink("kafka", sink)
+	c.launch()
+	return nil
+}
+
+func (c *fixture) unknownName() func() {
+	c.sink("kafka", mapping{"brokers": []string{"kafka.nowhere.invalid:9092"}, "topic": c.name})
+	c.launch()
+	return nil
+}
+
+// wrongAdvertised has a broker that names an address to its clients where nothing listens any more.
+func (c *fixture) wrongAdvertised() func() {
+	free, err := ports.Free(1)
+	c.must(err)
+	p, err := proxy.Start(ports.Address(free[0]))
+	c.must(err)
+	b, err := kafka.Start(c.t.Context(), kafka.Options{Dir: c.t.TempDir(), Port: free[0], Properties: map[string]string{
+		"advertised.listeners": "PLAINTEXT://" + p.Address(),
+	}})
+	c.must(err)
+	c.t.Cleanup(func() { check(c.t, b.Kill()) })
+	c.must(p.Close())
+	c.sink("kafka", c.plainKafka(b, createTopics))
+	c.create(workload.ConfigMaps, "waits")
+	c.launch()
+	return nil
+}
+
+// oneRightMissing has an account that may publish anything but objects of one kind, and ask JetStream.
+func (c *fixture) oneRightMissing() func() {
+	c.watch("configmaps", "secrets")
+	n := c.ownNATS(fmt.Sprintf(`authorization { users: [ {user: u, password: p, permissions: {publish: {deny: [%q]}}} ] }`, c.name+".secrets.>"))
+	c.sink("nats", c.toNATS(strings.Replace(n.URL(), "nats://", "nats://u:p@", 1), mapping{"create": createStream["create"], "allowCleartextCredentials": true}))
+	c.start()
+	c.create(workload.ConfigMaps, "arrives")
+	c.create(secrets, "waits")
+	return nil
+}
+
+func (c *fixture) noRight() func() {
+	n := c.ownNATS(fmt.Sprintf(`authorization { users: [ {user: u, password: p, permissions: {publish: {deny: [%q]}}} ] }`, c.name+".>"))
+	c.sink("nats", c.toNATS(strings.Replace(n.URL(), "nats://", "nats://u:p@", 1), mapping{"create": createStream["create"], "allowCleartextCredentials": true}))
+	c.create(workload.ConfigMaps, "waits")
+	c.launch()
+	return nil
+}
+
+// jetStreamOff has an account without JetStream.
+func (c *fixture) jetStreamOff() func() {
+	n := c.ownNATS("accounts {\n  PLAIN { users: [ {user: u, password: p} ] }\n  JS { jetstream: enabled, users: [ {user: j, password: p} ] }\n}\n")
+	c.sink("nats", c.toNATS(strings.Replace(n.URL(), "nats://", "nats://u:p@", 1), mapping{"create": createStream["create"], "allowCleartextCredentials": true}))
+	c.create(workload.ConfigMaps, "waits")
+	c.launch()
+	return nil
+}
+
+// lameDuck has a server that is being taken out of service.
+func (c *fixture) lameDuck() func() {
+	n := c.ownNATS("")
+	c.sink("nats", c.toNATS(n.URL(), createStream))
+	c.start()
+	c.must(syscall.Kill(n.Process().Pid(), syscall.SIGUSR2))
+	c.create(workload.ConfigMaps, "waits")
+	return nil // the server ends by itself
+}
+
+func (c *fixture) webhookUnauthorized() func() {
+	return c.toWebhook(func(r *switchedReceiver) { r.serve(answers(http.StatusUnauthorized)) })
+}
+
+func (c *fixture) webhookNotFound() func() {
+	return c.toWebhook(func(r *switchedReceiver) { r.serve(answers(http.StatusNotFound)) })
+}
+
+func (c *fixture) webhookLater() func() {
+	c.toWebhook(func(r *switchedReceiver) {
+		r.serve(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "600")
+			w.WriteHeader(http.StatusTooManyRequests)
+		})
+	})
+	return nil // it is not asked before the time is over
+}
+
+func answers(status int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+}
+
+func (c *fixture) sinkPaused() func() {
+	c.start()
+	c.signal("pause", "--sink", "file")
+	c.create(workload.ConfigMaps, "waits")
+	return func() { c.signal("resume", "--sink", "file") }
+}
+
+func (c *fixture) signal(args ...string) {
+	c.t.Helper()
+	if code, out := c.command(append([]string{"signal", args[0], "--config", c.exporter.Config()}, args[1:]...)...); code != 0 {
+		c.t.Fatalf("signal %v: exit %d\n%s", args, code, out)
+	}
+}
+
+// webhookNeverAnswers accepts connections, and nothing comes through them.
+func (c *fixture) webhookNeverAnswers() func() {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	c.must(err)
+	c.t.Cleanup(func() { _ = listener.Close() })
+	c.sink("webhook", mapping{"url": "http://" + listener.Addr().String(), "timeout": "2s"}, cloudEvents)
+	c.create(workload.ConfigMaps, "waits")
+	c.launch()
 	return nil
 }

@@ -46,6 +46,9 @@ func (c *fixture) awaitConditions(want []string) {
 		if got := codesIn(c.page("/readyz?verbose"), readyzLine); !slices.Equal(got, want) {
 			return fmt.Sprintf("/readyz has %q, want %q:\n%s", got, want, c.page("/readyz?verbose"))
 		}
+		if strings.Contains(c.page("/readyz?verbose"), "] ok") {
+			return "/readyz has a line without a name"
+		}
 		if got := codesIn(c.page("/metrics"), seriesLine); !slices.Equal(got, want) {
 			return fmt.Sprintf("the metrics have %q, want %q", got, want)
 		}

@@ -1,6 +1,7 @@
 package connection
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -307,7 +308,8 @@ func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 // DeniedError means that the user may not publish to a subject. Other subjects may be allowed.
 type DeniedError struct {
 	Subject string
-	Err     error // of the library
+	Needs   string // covers all subjects that the user needs of this kind; "": Subject alone
+	Err     error  // of the library
 }
 
 func (e *DeniedError) Error() string {
@@ -320,7 +322,7 @@ func (e *DeniedError) Unwrap() error { return e.Err }
 func (e *DeniedError) Problem() condition.Problem {
 	return condition.Problem{
 		Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("this user may not publish to %q", e.Subject),
-		Remedy: fmt.Sprintf("allow publishing to %q on the server", e.Subject),
+		Remedy: fmt.Sprintf("allow publishing to %q on the server", cmp.Or(e.Needs, e.Subject)),
 	}
 }
 

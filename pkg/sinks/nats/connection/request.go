@@ -1,6 +1,7 @@
 package connection
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,16 +147,24 @@ func (l *Link) UnansweredError(subject string) error {
 
 // NoJetStreamError returns why the API of JetStream has no responder.
 func (l *Link) NoJetStreamError() error {
-	e := &sinks.UnavailableError{
+	return cmp.Or(l.EndingError(), error(&sinks.UnavailableError{
 		Code: condition.SinkTimeout, After: UnavailablePause, Err: nats.ErrNoResponders,
 		Reason: "JetStream does not answer: it is off at this server, or for this account, or it has no leader",
 		Remedy: "enable JetStream for this server and this account, or bring a majority of the servers back",
+	}))
+}
+
+// EndingError returns an error if the server has announced that it is going to end: its JetStream ends before its
+// connections do.
+func (l *Link) EndingError() error {
+	if !l.lameDuck.Load() {
+		return nil
 	}
-	if l.lameDuck.Load() {
-		e.Code, e.Reason = condition.SinkUnreachable, "the server is about to end (lame duck mode), and its JetStream has ended"
-		e.Remedy = "wait until it has started again, or name all servers of its cluster in nats.url"
+	return &sinks.UnavailableError{
+		Code: condition.SinkUnreachable, After: UnavailablePause, Err: nats.ErrNoResponders,
+		Reason: "the server is about to end (lame duck mode), and its JetStream has ended",
+		Remedy: "wait until it has started again, or name all servers of its cluster in nats.url",
 	}
-	return e
 }
 
 // Timeout returns how long to wait for an answer.
