@@ -62,8 +62,8 @@ func TestABriefFailureIsNotLogged(t *testing.T) {
 	})
 }
 
-// TestAnEndIsLoggedOnceUntilSomethingElseIs starts twice without a failure: a destination answered a ping, and then the first
-// change takes its time.
+// TestAnEndIsLoggedOnceUntilSomethingElseIs starts twice without a failure: a destination answered a ping, and then the
+// first change takes its time.
 func TestAnEndIsLoggedOnceUntilSomethingElseIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logs.Buffer

@@ -167,8 +167,8 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	return n, s.handlePublishError(ctx, l, lane, err)
 }
 
-// handlePublishError names what the user may not publish to, splits the single lane if a subject was refused, and has the stream looked up again if it does not
-// answer: it may have been edited or deleted, which the returned error then says.
+// handlePublishError names what the user may not publish to, splits the single lane if a subject was refused, and has the
+// stream looked up again if it does not answer: it may have been edited or deleted, which the returned error then says.
 func (s *Sink) handlePublishError(ctx context.Context, l *connection.Link, lane sinks.Lane, err error) error {
 	var denied *connection.DeniedError
 	if errors.As(err, &denied) && connection.IsStreamSubject(denied.Subject) {
