@@ -314,7 +314,7 @@ func TestSuspiciousSettingsAreWarnings(t *testing.T) {
 		"ignored changes that no object shows": {
 			"resources: [{select: [pods], capture: metadata, ignoreChanges: [status]}]\n" + sink, "resources[0].ignoreChanges[0]"},
 		"a filter that is always true": {
-			"resources: [{select: [pods], namespaces: {exclude: [kube-system]}, filter: 'change.namespace != \"kube-system\"'}]\n" + sink,
+			"resources: [{select: [pods], namespaces: {include: [web]}, filter: 'change.namespace != \"kube-system\"'}]\n" + sink,
 			"resources[0].filter"},
 		"a filter that fails for a type": {
 			"resources: [{select: [pods], filter: 'oldObject.spec != object.spec'}]\n" + sink, "resources[0].filter"},

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"unicode"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape/filter"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -45,55 +43,29 @@ func newReach(c *Config) *reach {
 	return r
 }
 
-// known returns what all changes have in common that a rule emits and a route matches, of a resource. Either may be nil. A
-// name is written as in a rule.
-func (r *reach) known(name string, rule *Resource, route *Route) filter.Known {
-	facts := map[string]filter.Fact{"change.namespace": knownNamespaces(name, rule, route)}
+// known returns what all changes have in common that a rule, which may be nil, emits of a resource. A name is written as in
+// a rule.
+func (r *reach) known(name string, rule *Resource) filter.Known {
+	values := map[string]string{}
 	if group, resource, ok := selection.LiteralName(name); ok {
-		facts["change.group"], facts["change.resource"] = filter.Fact{Values: []string{group}}, filter.Fact{Values: []string{resource}}
+		values["change.group"], values["change.resource"] = group, resource
 	}
 	if r.cfg.Cluster.Name != "" {
-		facts["change.cluster"] = filter.Fact{Values: []string{r.cfg.Cluster.Name}}
-	}
-	facts["change.kind"] = filter.Fact{Allows: func(kind string) bool { return selection.MayHaveKind(name, kind) }}
-	facts["change.name"] = filter.Fact{Allows: func(object string) bool { return selection.MayBeNamed(name, object) }}
-	if rule == nil {
-		return filter.Known{Facts: facts}
-	}
-	if object := (selection.Scope{FieldSelector: rule.FieldSelector}).ObjectName(); object != "" {
-		facts["change.name"] = filter.Fact{Values: []string{object}}
-	}
-	return filter.Known{Facts: facts, MetadataOnly: rule.Capture == selection.CaptureMetadata}
-}
-
-// knownNamespaces returns the namespaces of the changes that a rule emits and a route matches. Either may be nil.
-func knownNamespaces(name string, rule *Resource, route *Route) filter.Fact {
-	var selected []selection.Namespaces
-	withNone := !selection.IsNamespaced(name)
-	if rule != nil {
-		selected = append(selected, rule.SelectedNamespaces())
-	}
-	if route != nil {
-		selected, withNone = append(selected, selection.Namespaces(route.Namespaces)), withNone && route.matchesNoNamespace()
-	}
-	fact := filter.Fact{Allows: func(namespace string) bool {
-		if namespace == "" {
-			return withNone
-		}
-		return !selection.IsClusterScoped(name) && len(validation.IsDNS1123Label(namespace)) == 0 && !slices.ContainsFunc(selected, func(n selection.Namespaces) bool {
-			matches := n.Filter()
-			return matches != nil && !matches(namespace)
-		})
-	}}
-	for _, n := range selected {
-		if names := n.Names(); names != nil {
-			fact.Values = slices.DeleteFunc(append(names, ""), func(namespace string) bool { return !fact.Allows(namespace) })
-		}
+		values["change.cluster"] = r.cfg.Cluster.Name
 	}
 	if selection.IsClusterScoped(name) {
-		fact.Values = []string{""}
+		values["change.namespace"] = ""
 	}
-	return fact
+	if rule == nil {
+		return filter.Known{Values: values}
+	}
+	if names := rule.SelectedNamespaces().Names(); len(names) == 1 && selection.IsNamespaced(name) {
+		values["change.namespace"] = names[0]
+	}
+	if object := (selection.Scope{FieldSelector: rule.FieldSelector}).ObjectName(); object != "" {
+		values["change.name"] = object
+	}
+	return filter.Known{Values: values, MetadataOnly: rule.Capture == selection.CaptureMetadata}
 }
 
 // possibleKinds returns the kinds of changes that a rule may have, apart from records of authors. The class of an update is
@@ -115,7 +87,7 @@ func (r *reach) emittedKinds(rule int, name string) []filter.Kind {
 	one := r.cfg.Resources[rule]
 	kinds := withoutSync(one, possibleKinds(one))
 	if r.emits[rule] != nil {
-		known := r.known(name, &one, nil)
+		known := r.known(name, &one)
 		kinds = slices.DeleteFunc(kinds, func(kind filter.Kind) bool { return r.emits[rule].OutcomeFor(kind, known) == filter.Never })
 	}
 	if len(kinds) > 0 && r.cfg.Audit.Enabled() {
@@ -163,7 +135,7 @@ func (r *reach) addReached(reached map[string]bool, rule int, name string) {
 	left := r.emittedKinds(rule, name)
 	one := r.cfg.Resources[rule]
 	one.Select = []string{name}
-	known := r.known(name, &one, nil)
+	known := r.known(name, &one)
 	for i, to := range r.cfg.Routes {
 		if !sharesObjects(one.Rule, to) {
 			continue
@@ -191,7 +163,7 @@ func (r *reach) addReached(reached map[string]bool, rule int, name string) {
 func (r *reach) earlierMatches(route int) (earlier []string) {
 	to := r.cfg.Routes[route]
 	for _, name := range to.Select {
-		known := r.known(name, nil, &to)
+		known := r.known(name, nil)
 		left := slices.DeleteFunc(filter.Kinds(), func(kind filter.Kind) bool { return r.ownOutcome(route, kind, known) == filter.Never })
 		for j := range route {
 			if !r.selectsAll(j, name, selection.Namespaces(to.Namespaces), to.matchesNoNamespace()) {
@@ -261,7 +233,7 @@ func (r *reach) validateRuleFilters(rep *reporter) {
 		}
 		outcomes := outcomes{}
 		for _, name := range rule.Select {
-			known := r.known(name, &rule, nil)
+			known := r.known(name, &rule)
 			for _, kind := range withoutSync(rule, possibleKinds(rule)) {
 				outcomes.add(kind, r.emits[i].OutcomeFor(kind, known))
 			}
@@ -343,7 +315,7 @@ func (r *reach) mayMatch(route int) bool {
 				if selection.IsWildcard(name) {
 					name = selected
 				}
-				known := r.known(name, &one, &to)
+				known := r.known(name, &one)
 				if slices.ContainsFunc(append(possibleKinds(rule), filter.Kind{Type: event.Attributed}), func(kind filter.Kind) bool {
 					outcome := r.ownOutcome(route, kind, known)
 					return outcome != filter.Never && outcome != filter.Fails

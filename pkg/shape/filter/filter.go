@@ -84,7 +84,6 @@ type Filter struct {
 	usesOldObject bool // uses oldObject
 	usesMoment    bool // uses members of change about its writer, or how it was observed
 	indexesFreely bool // names a member by a value, so that it is not known which one
-	uses          map[string]*factUse
 }
 
 // Compile compiles an expression over object, change and, if withOld is set, oldObject. Its errors are for display and give
@@ -108,7 +107,7 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > maxCost {
 		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, maxCost)
 	}
-	f := &Filter{text: text, withOld: withOld, uses: findFactUses(ast), indexesFreely: indexesFreely(ast)}
+	f := &Filter{text: text, withOld: withOld, indexesFreely: indexesFreely(ast)}
 	if f.partial, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptPartialEval)); err != nil {
 		return nil, err
 	}
@@ -320,7 +319,7 @@ func (f *Filter) checkSatisfiable(compiled *cel.Ast) error {
 		return wrong
 	}
 	for _, kind := range kindsOfChanges(f.withOld) {
-		outcome, err := f.evaluateAll(kind, Known{})
+		outcome, err := f.evaluateFor(kind, Known{})
 		if outcome != Never && outcome != Fails {
 			return nil
 		}

@@ -11,12 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -362,17 +360,6 @@ func hasObjectNames(name string) bool {
 func MayBeNamed(name, object string) bool {
 	return object != "" && len(content.IsPathSegmentName(object)) == 0 &&
 		(!hasObjectNames(name) || len(validation.IsDNS1123Subdomain(object)) == 0)
-}
-
-// MayHaveKind reports whether an object of what a name, written as in Select, can mean may be of a kind. The names of
-// resources that are built into kube-apiserver are plurals of their kinds.
-func MayHaveKind(name, kind string) bool {
-	p, err := parsePattern(name)
-	if err != nil || p.isWildcard() || !IsBuiltin(event.Resource{Group: p.group, Resource: p.resource}) {
-		return true
-	}
-	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kind})
-	return plural.Resource == p.resource && strings.ToLower(kind) != kind
 }
 
 // IsClusterScoped reports whether a name, written as in Select, is a cluster-scoped resource of Kubernetes.
