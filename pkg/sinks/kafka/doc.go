@@ -1,71 +1,16 @@
 // Package kafka delivers changes to Apache Kafka: in order, and without duplicates while the process lives, through lost
 // answers, broken connections and moving leaders. DESIGN.md in this directory is the overview.
 //
-// It uses kafka-go for SASL and for the encoding of requests; neither its Writer, which duplicates and reorders when
-// connections break, nor its Transport, which dedicates a connection to one request at a time (see package connection).
-// Requests without a kafka-go type use those of franz-go's kmsg. A change is acknowledged when all in-sync replicas have it
-// (acks=all). A batch is never retried in part, and at most five batches of a partition are in flight.
+// A change is acknowledged when all in-sync replicas have it (acks=all). A batch is never retried in part, and at most five
+// batches of a partition are in flight: so many a broker remembers to recognize a copy.
 //
 // # Lanes
 //
-// A lane is a topic-partition, named "topic/3of6": partition 3 of a topic that has 6. The topic follows from the configured
-// template, the partition from the Java client's murmur2 hash of the key, and the key is [event.Change.Key]. All changes of
-// one object are therefore in one partition, the one where Java producers put the key. The name contains the number of
-// partitions because objects move when it changes. Naming a lane sends no request: changes of a topic with unknown
-// partitions, because it was not looked up, does not exist or may not be described, have a waiting lane. Its Publish looks
-// the topic up. A topic that has grown is noticed within half a minute. In both cases the lanes are replaced when nothing
-// is under way through them; see [sinks.Repartitioner].
-//
-// # Idempotence
-//
-// Each lane numbers its records (KIP-98), under the producer ID of a transactional ID that all share. A batch is encoded
-// once. After a network failure or a lost answer the same bytes with the same numbers are sent until there is an answer.
-// The leader of the partition writes them once, and rejects them when they arrive late. Which messages are in such a batch
-// outlives the call: the next Publish of the lane begins with them.
-//
-// A Publish with messages for more than one batch has up to five under way, all on one connection, on which a broker keeps
-// their order; with each answer the next batch is sent. With messages for more than five batches it returns while the last
-// five are under way, and the next call continues with these: the window slides from call to call. Messages are credited up
-// to the first that is not acknowledged. The broker rejects the batches behind that one, because their numbers are out of
-// order, and they are sent again after it. Five is how many batches a broker remembers to recognize a copy. Only one batch
-// is under way
-//
-//   - after a failure, until a batch is acknowledged;
-//   - while the broker may not know our numbers: before the first acknowledgement in an epoch, and when the lane has written
-//     nothing for more than an hour. Kafka accepts any number from an unknown producer, and would accept the second batch
-//     after rejecting the first;
-//   - when one batch takes more than a tenth of the request timeout, because more in flight would not make it faster.
-//
-// When the numbering is lost, or when the caller returns with other messages while a batch is in doubt, the lane gets a new
-// epoch from the coordinator, numbered from 0, whose marker makes the broker reject everything of the old one. Then the
-// partition is read for what it holds.
-//
-// With idempotence: false all this is off, for brokers without producer IDs: batches carry no numbers, and batches in doubt
-// are sent again without protection.
-//
-// # Restarts
-//
-// A restart is a take-over from oneself. The sink is [sinks.Stateful]: the journal has a transactional ID for it and, for
-// each partition, where the newest acknowledgement ends, and which message that was. A partition is recorded before its
-// first batch. The next process claims the ID at its first Publish. Before the first batch to a recorded partition it
-// aborts a transaction without records over it, after which the broker rejects the batches of the dead process, and reads
-// the partition from the recorded place on. Messages that are there are credited by their IDs. Lanes that start at the same
-// time share one transaction. See docs/adr/0102.
-//
-// Where no transactional ID may be used, each lane has a producer ID of its own, and epochs that it counts up itself
-// (KIP-360). What was in flight at a crash is written again then, which a condition says. See numberedSequencer.
-//
-// # Failover
-//
-// With a replicated state (see [Sink.Fence]) the places are in that, and all lanes are fenced and read before anything is
-// published, because the journal may be empty. Epochs come from InitProducerId only. Error code 47 ends the right to publish
-// permanently. See fence, fencedSequencer and docs/adr/0047.
-//
-// # Recreated topics
-//
-// A topic that was deleted and created again has another ID (KIP-516). Batches name it by the ID that their lane was
-// prepared for, so the new topic takes none that were under way to the old one; brokers before 4.1 know names only. Lanes
-// are recorded with the ID, and an offset in another topic is none. See docs/adr/0075.
+// A lane is a topic-partition, named "topic/3of6": partition 3 of a topic that has 6, because objects move when that number
+// changes. The topic follows from the configured template, the partition from the Java client's murmur2 hash of the key, and
+// the key is [event.Change.Key]. Naming a lane sends no request: changes of a topic with unknown partitions, because it was
+// not looked up, does not exist or may not be described, have a waiting lane, whose Publish looks the topic up. Lanes are
+// replaced when nothing is under way through them; see [sinks.Repartitioner].
 //
 // # Records
 //
@@ -114,13 +59,5 @@
 // # Quotas
 //
 // A broker that throttles us answers at once, with a throttle time, and reads nothing from that connection until it is over
-// (KIP-219). No request is sent to that broker meanwhile; a Publish waits, and fails only when its ctx ends. The deadline of
-// requests that were sent before is extended by the throttle time. See packages cluster and connection.
-//
-// # Memory
-//
-// One encoder per processor holds the uncompressed records of one batch (batchBytes, or one larger record). Each lane that
-// is being published holds the compressed batches in flight, five at most, and the next one, until they are settled. Bytes
-// that are unsettled at the end of a call are retained for the next one, 64 MiB over all lanes; beyond that only the
-// boundaries of the batches are, and they are encoded again.
+// (KIP-219). No request is sent to that broker meanwhile; a Publish waits, and fails only when its ctx ends.
 package kafka
