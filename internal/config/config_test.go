@@ -320,9 +320,6 @@ func TestSuspiciousSettingsAreWarnings(t *testing.T) {
 			"resources: [{select: [pods], filter: 'oldObject.spec != object.spec'}]\n" + sink, "resources[0].filter"},
 		"a rule of which all is dropped": {
 			"resources: [{select: [pods]}, {select: [services]}]\n" + sink + "routes: [{select: [pods], drop: true}]", "resources[0].select"},
-		"a webhook that may be the exporter itself": {
-			`resources: [{select: [pods]}]` + "\n" + `sinks: [{name: a, format: cloudevents, webhook: {url: "http://localhost:8080/"}}]`,
-			"sinks[0].webhook.url"},
 		"a rule after one for another version": {
 			"resources: [{select: [deployments.v1.apps]}, {select: [deployments.apps]}]\n" + sink, "resources[1].select[0]"},
 		"redaction that does not reach an earlier rule": {

@@ -35,7 +35,8 @@ func validateRelations(rep *reporter, c *Config) {
 	validateRoutes(rep, c)
 	validateState(rep, c)
 	validateElection(rep, c)
-	validateOwnAddresses(rep, c)
+	rep.refuseIf(c.Admin.Listen != "" && c.Admin.Listen == c.Audit.Webhook.Listen, "audit.webhook.listen",
+		Problem{Message: "has the address of admin.listen", Found: strconv.Quote(c.Admin.Listen), Expected: "another port"})
 	validateFileOverlaps(rep, c)
 }
 
