@@ -8,8 +8,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
-	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
 func auditConfig(t *testing.T, rules string) *config.Config {
@@ -89,20 +87,6 @@ func TestTheWebhookIsReachedWhereTheExporterListens(t *testing.T) {
 	if text := auditText(t, "flags", "[{select: [pods]}]"); !strings.Contains(text, "--audit-webhook-config-file=/d/audit-webhook.kubeconfig\n") ||
 		strings.Contains(text, "initial-backoff") {
 		t.Errorf("got\n%s", text)
-	}
-}
-
-func TestExplainListsAttributableWrites(t *testing.T) {
-	for _, test := range []struct{ rules, resource, level, not string }{
-		{"[{select: [secrets]}]", "secrets", "Metadata", "bodies of Secrets are never logged"},
-		{"[{select: [configmaps], redactPaths: [data.x]}]", "configmaps", "Metadata", "the rule has redactPaths"},
-		{"[{select: [pods]}]", "pods", "RequestResponse", "differences found by a list"},
-	} {
-		cfg := auditConfig(t, test.rules)
-		a := authorsOf(cfg, 0, selection.Scope{Resource: event.Resource{Version: "v1", Resource: test.resource}})
-		if a.Level != test.level || !strings.Contains(strings.Join(a.Not, "\n"), test.not) {
-			t.Errorf("%s: %+v", test.rules, a)
-		}
 	}
 }
 

@@ -42,7 +42,6 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 	}
 	r.Namespaces = queryNamespaces(ctx, client, found, config.SelectionRules(cfg.Resources))
 	fillDestinations(r, cfg)
-	fillAuthors(r, cfg)
 	scopes := r.allScopes()
 	if err := fillAccess(ctx, client, scopes); err != nil {
 		return nil, withRemedy(client, err)
@@ -182,7 +181,6 @@ type resourceReport struct {
 	Namespaced   bool              `json:"namespaced"`
 	Scopes       []*scopeReport    `json:"scopes"`
 	Destinations map[string]string `json:"destinations"` // by sink
-	Authors      *authorsReport    `json:"authors,omitempty"`
 
 	match selection.Match
 }
