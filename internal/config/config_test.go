@@ -152,11 +152,10 @@ sinks:
 func TestVariablesOverrideSingleValues(t *testing.T) {
 	t.Setenv("KUBECDC_JOURNAL_MAXBYTES", "2Gi")
 	t.Setenv("KUBECDC_DELIVERY_RETRY_MIN", "2s")
-	t.Setenv("KUBECDC_DELIVERY_RATE_PERSECOND", "2.5")
 	t.Setenv("KUBECDC_CLUSTER_NAME", "Env.Name")
 	t.Setenv("KUBECDC_LOG_LEVEL", "") // empty counts as not set
 	cfg := mustLoadString(t, minimal+"journal: {maxBytes: 1Gi, dir: ./here}\ncluster: {name: file}\nlog: {level: debug}\n")
-	if cfg.Journal.MaxBytes != 2<<30 || cfg.Delivery.Retry.Min != 2*time.Second || cfg.Delivery.Rate.PerSecond != 2.5 || cfg.Cluster.Name != "Env.Name" {
+	if cfg.Journal.MaxBytes != 2<<30 || cfg.Delivery.Retry.Min != 2*time.Second || cfg.Cluster.Name != "Env.Name" {
 		t.Errorf("variables did not override: %+v", cfg)
 	}
 	if cfg.Journal.Dir != "./here" || cfg.Log.Level != "debug" || cfg.Delivery.Retry.Max != 30*time.Second || len(cfg.Sinks) != 1 {
