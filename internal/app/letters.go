@@ -47,7 +47,7 @@ func treatLetters(ctx context.Context, j *journal.Journal, s signals.Signal, r s
 	var err error
 	offsets := r.Offsets
 	if r.All {
-		if offsets, err = j.DeadLetterOffsets(s.Sink); err != nil {
+		if offsets, err = j.DeadLetterOffsets(s.Sink, 0); err != nil {
 			return s.End(signals.Aborted, time.Now(), 0, err.Error()), err
 		}
 	}
@@ -83,7 +83,7 @@ func refusalOfLetters(j *journal.Journal, r signals.Request, names []string) str
 	if r.Kind == signals.RetryDeadLetters && !slices.Contains(names, r.Sink) {
 		return describeNotConfigured(r.Sink, names)
 	}
-	stored, err := j.DeadLetterOffsets(r.Sink)
+	stored, err := j.DeadLetterOffsets(r.Sink, 0)
 	if err != nil {
 		return err.Error()
 	}

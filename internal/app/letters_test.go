@@ -64,7 +64,7 @@ func readLetters(t *testing.T, dir string) afterLetters {
 	found := afterLetters{map[string][]uint64{}, nil, map[string]event.Cursor{}}
 	for _, sink := range []string{"a", "b"} {
 		var err error
-		if found.left[sink], err = j.DeadLetterOffsets(sink); err != nil {
+		if found.left[sink], err = j.DeadLetterOffsets(sink, 0); err != nil {
 			t.Fatal(err)
 		}
 		if found.cursors[sink], _, err = j.Cursor(sink); err != nil {
@@ -151,7 +151,7 @@ func TestARetriedDeadLetterIsOneAgainAfterAFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	seedJournal(t, j)
-	if offsets, err := j.DeadLetterOffsets("a"); err != nil || !slices.Equal(offsets, []uint64{3, 4, 7}) {
+	if offsets, err := j.DeadLetterOffsets("a", 0); err != nil || !slices.Equal(offsets, []uint64{3, 4, 7}) {
 		t.Errorf("the dead letters are %v, %v", offsets, err)
 	}
 }

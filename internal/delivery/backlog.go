@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -52,6 +53,15 @@ func newBacklog(layout string, windowLimit int64, start event.Cursor, whyHeld fu
 	return b
 }
 
+// recordDeadLetters records the offsets of dead letters of earlier pipelines that their lanes may not have passed.
+func (b *backlog) recordDeadLetters(offsets []uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, offset := range offsets {
+		b.lanes.deadLetters[offset] = struct{}{}
+	}
+}
+
 // readPosition returns the offset after which the dispatcher continues to read.
 func (b *backlog) readPosition() uint64 {
 	b.mu.Lock()
@@ -96,7 +106,7 @@ func (b *backlog) addChange(offset uint64, to []placement, schedule []*lane) (_ 
 	size := 0
 	for _, p := range to {
 		l := t.ensureLane(p.lane)
-		switch placeOf(l, offset) {
+		switch t.placeOf(l, p.entry) {
 		case placeSettled, placeLagging:
 		case placeStartLagging:
 			if t.lagging >= maxLaggingLanes {
@@ -111,7 +121,7 @@ func (b *backlog) addChange(offset uint64, to []placement, schedule []*lane) (_ 
 	}
 	for _, p := range to {
 		l := t.ensureLane(p.lane)
-		switch placeOf(l, offset) {
+		switch t.placeOf(l, p.entry) {
 		case placeSettled:
 			b.counts.alreadySettled++
 			t.changed = true
@@ -135,14 +145,14 @@ type place int
 
 const (
 	placeQueue        place = iota
-	placeSettled            // I3: acknowledged before the restart
+	placeSettled            // I3: acknowledged, or a dead letter, before the restart
 	placeLagging            // the lane lags from here or from before
 	placeStartLagging       // the lane fails or is held: it lags from here on
 )
 
-func placeOf(l *lane, offset uint64) place {
+func (t *laneTable) placeOf(l *lane, e entry) place {
 	switch {
-	case offset <= l.settled:
+	case e.offset <= l.settled || t.isDeadLetter(e):
 		return placeSettled
 	case l.lagsFrom > 0:
 		return placeLagging
@@ -221,29 +231,30 @@ func (b *backlog) acknowledgeOldest(l *lane, n int, now time.Time) {
 	b.counts.lastAck = now
 }
 
-// oldestEntry returns the oldest entry of l, which has one.
-func (b *backlog) oldestEntry(l *lane) entry {
+// entryAt returns the entry i of l, counted from the oldest.
+func (b *backlog) entryAt(l *lane, i int) entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return l.queue.pendingEntries()[0]
+	return l.queue.pendingEntries()[i]
 }
 
-// replaceOldest puts a truncated change in the place of the oldest one of l. The changes after it keep waiting for it (I3).
-func (b *backlog) replaceOldest(l *lane, truncated *event.Change) {
+// truncateEntry puts a truncated change in the place of the entry i of l. The changes after it keep waiting for it (I3).
+func (b *backlog) truncateEntry(l *lane, i int, truncated *event.Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.lanes.window.addBytes(l.membership, l.queue.truncateOldest(truncated))
+	b.lanes.window.addBytes(l.membership, l.queue.truncateEntry(i, truncated))
 }
 
-// deadLetterOldest settles the oldest entry of l as a dead letter. It occupies its bytes of the window until it is stored.
-func (b *backlog) deadLetterOldest(l *lane, reason string, now time.Time) {
+// deadLetterEntry settles the entry i of l, which is not in flight, as a dead letter. It occupies its bytes of the window
+// until it is stored.
+func (b *backlog) deadLetterEntry(l *lane, i int, reason string, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.lanes.popSettled(l, 1, func(e entry) {
-		letter := event.DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.originalRecord().Change}
-		b.cursor.unstored = append(b.cursor.unstored, unstoredLetter{letter, e.size})
-		b.lanes.window.used += int64(e.size)
-	})
+	e := b.lanes.removeDeadLetter(l, i)
+	l.inFlight--
+	letter := event.DeadLetter{Offset: e.offset, Time: now.UTC(), Reason: reason, Change: e.originalRecord().Change}
+	b.cursor.unstored = append(b.cursor.unstored, unstoredLetter{letter, e.size})
+	b.lanes.window.used += int64(e.size)
 	b.counts.deadLetters++
 }
 
@@ -395,6 +406,9 @@ func (b *backlog) takeSnapshot() (event.Cursor, []event.DeadLetter) {
 func (b *backlog) recordStored(c event.Cursor, letters int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if c.Low > b.cursor.storedLow {
+		maps.DeleteFunc(b.lanes.deadLetters, func(offset uint64, _ struct{}) bool { return offset <= c.Low })
+	}
 	b.lanes.window.used -= b.cursor.recordStored(c, letters)
 	signal(b.lanes.spaceFreed)
 }

@@ -78,9 +78,9 @@ func TestADeadLetterMadeDuringAWriteGoesIntoTheNext(t *testing.T) {
 	for _, r := range changesIn("a", "a", "a") {
 		l = b.mustAddChange(t, r)
 	}
-	b.deadLetterOldest(l, "first", time.Time{})
+	b.deadLetterEntry(l, 0, "first", time.Time{})
 	first, dead := b.takeSnapshot()
-	b.deadLetterOldest(l, "second", time.Time{})
+	b.deadLetterEntry(l, 0, "second", time.Time{})
 	b.recordStored(first, len(dead))
 	second, dead := b.takeSnapshot()
 	if first.Low != 1 || second.Low != 2 || len(dead) != 1 || dead[0].Offset != 2 || dead[0].Reason != "second" {

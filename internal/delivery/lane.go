@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -81,6 +82,7 @@ type workerState struct {
 	suspectedAfter     uint64 // proofs of its destination when the lane last suspected it, plus 1; 0: it never has
 	unavailableSince   uint64 // see workerPool.judgeUnavailable; 0: the last answer was another one
 	storeBeforePublish bool   // a dead letter has to be durable before the next Publish, see sinks.Stateful
+	isSizeLimited      bool   // the destination has rejected a change for its size
 }
 
 // laneMembership is the sets and sums of the [laneTable] that count a lane.
@@ -208,9 +210,20 @@ func (q *entryQueue) popEntry() entry {
 	return e
 }
 
-// truncateOldest replaces the change of the oldest entry by a truncated one. It returns by how many bytes the queue grew.
-func (q *entryQueue) truncateOldest(truncated *event.Change) (grown int64) {
-	e := &q.entries[q.head]
+// removeEntry removes and returns the entry i, counted from the oldest.
+func (q *entryQueue) removeEntry(i int) entry {
+	if i == 0 {
+		return q.popEntry()
+	}
+	e := q.entries[q.head+i]
+	q.entries = slices.Delete(q.entries, q.head+i, q.head+i+1)
+	q.bytes -= int64(e.size)
+	return e
+}
+
+// truncateEntry replaces the change of the entry i by a truncated one. It returns by how many bytes the queue grew.
+func (q *entryQueue) truncateEntry(i int, truncated *event.Change) (grown int64) {
+	e := &q.entries[q.head+i]
 	if e.original == nil {
 		e.original = e.change
 	}

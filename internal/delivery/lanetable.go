@@ -3,6 +3,7 @@ package delivery
 import (
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -27,6 +28,9 @@ type laneTable struct {
 	read    uint64 // the last offset that the dispatcher has queued, settled, or left to the catch-up reader
 	changed bool   // the cursor that follows from the lanes has changed since the last snapshot
 
+	// deadLetters are the offsets of dead letters that their lanes have not passed yet: they are not queued again.
+	deadLetters map[uint64]struct{}
+
 	spaceFreed  chan struct{} // holds a token after bytes or entries were released; the dispatcher waits on it
 	rereadReady chan struct{} // holds a token when the catch-up reader may have something to do; it waits on it
 }
@@ -37,6 +41,7 @@ func newLaneTable(windowLimit int64, read uint64) laneTable {
 		byName:      map[sinks.Lane]*lane{},
 		busy:        map[*lane]struct{}{},
 		catchingUp:  map[*lane]struct{}{},
+		deadLetters: map[uint64]struct{}{},
 		window:      window{fixed: windowLimit},
 		read:        read,
 		spaceFreed:  make(chan struct{}, 1),
@@ -137,6 +142,31 @@ func (t *laneTable) popSettled(l *lane, n int, each func(entry)) {
 		l.settled = e.offset
 		each(e)
 	}
+	t.recordRemoved(l, n, before)
+}
+
+// removeDeadLetter removes the entry i of l, which is a dead letter now. Those before it may not be settled yet.
+func (t *laneTable) removeDeadLetter(l *lane, i int) entry {
+	before := l.queue.bytes
+	e := l.queue.removeEntry(i)
+	if i == 0 {
+		l.settled = e.offset
+	} else {
+		t.deadLetters[e.offset] = struct{}{}
+	}
+	t.recordRemoved(l, 1, before)
+	return e
+}
+
+// isDeadLetter reports whether a change is a dead letter that its lane has not passed. A watermark may be one in some of its
+// lanes only.
+func (t *laneTable) isDeadLetter(e entry) bool {
+	_, found := t.deadLetters[e.offset]
+	return found && e.change.Type != event.Watermark
+}
+
+// recordRemoved records that n entries were removed from the queue of l, which had so many bytes before.
+func (t *laneTable) recordRemoved(l *lane, n int, before int64) {
 	t.pending -= n
 	t.changed = true
 	t.window.addBytes(l.membership, l.queue.bytes-before)

@@ -90,6 +90,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		store: p.settler.storeProgress, abort: p.abortWith,
 	}
 	p.workers.destinations, _ = sink.(sinks.MultiDestination)
+	p.workers.sizes, _ = sink.(sinks.SizeAnnouncer)
 	repartitions, _ := sink.(sinks.Repartitioner)
 	p.repartitioner = &repartitioner{
 		log: log, sink: repartitions, resolver: p.resolver, queue: p.queue, health: p.health, abort: p.abortWith,
@@ -105,6 +106,13 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 func (p *Pipeline) Run(ctx context.Context) error {
 	ctx, p.abort = context.WithCancelCause(ctx)
 	defer p.abort(nil)
+	if p.cfg.DeadLetters != nil {
+		offsets, err := p.cfg.DeadLetters(p.backlog.cursor.storedLow)
+		if err != nil {
+			return journalError(p.resolver.sinkName, "read the dead letters", err)
+		}
+		p.backlog.recordDeadLetters(offsets)
+	}
 	p.settler.restoreState(p.startState)
 	p.startState = nil
 	if p.repartitioner.sink != nil {
@@ -299,6 +307,10 @@ type Config struct {
 
 	// FormerName is the name that the sink had before; "" for none. Records for that name alone are for this sink.
 	FormerName string
+
+	// DeadLetters returns the offsets of the sink's dead letters behind an offset. Run asks once: a change that is too large may
+	// have been stored as one before those in front of it were accepted, and is not published then. nil: there are none.
+	DeadLetters func(after uint64) ([]uint64, error)
 
 	// SuspectAfter: a destination that has accepted nothing for so long, or nothing yet, and has rejected 20 changes, or any
 	// other one that has rejected 100 in a row, is suspected to reject everything; no further changes become dead letters until

@@ -179,11 +179,11 @@ func newSelectiveDestination(t *testing.T, percent, from uint64) *selectiveDesti
 // announcingSink is a statefulSink whose destination announces what it accepts.
 type announcingSink struct {
 	*statefulSink
-	accepts func(sinks.Message) bool
+	check func(sinks.Message) error
 }
 
-func (s announcingSink) SizeLimit(context.Context, sinks.Lane) (func(sinks.Message) bool, error) {
-	return s.accepts, nil
+func (s announcingSink) SizeLimit(context.Context, sinks.Lane) (func(sinks.Message) error, error) {
+	return s.check, nil
 }
 
 func deliverShare(t *testing.T, to *selectiveDestination, stateful bool, lanes int, config Config) {
@@ -192,7 +192,12 @@ func deliverShare(t *testing.T, to *selectiveDestination, stateful bool, lanes i
 	if stateful {
 		sink = announcingSink{
 			&statefulSink{sinkFuncs: sinkFuncs{publish: to.publish, destination: "topic"}},
-			func(m sinks.Message) bool { return !to.rejects(m.Offset) },
+			func(m sinks.Message) error {
+				if to.rejects(m.Offset) {
+					return &sinks.RejectedError{Reason: "announced", TooLarge: true}
+				}
+				return nil
+			},
 		}
 	}
 	s := newEndlessJournal(1000, lanes)

@@ -37,6 +37,7 @@ type workerPool struct {
 	digest  *logDigest
 
 	destinations sinks.MultiDestination // the sink if it is one; else nil
+	sizes        sinks.SizeAnnouncer    // the sink if it is one; else nil
 	isStateful   bool                   // the sink is a sinks.Stateful
 	ahead        lookAhead
 	store        func(context.Context) error // stores all progress durably
@@ -116,11 +117,14 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 	}
 	defer w.cfg.Pause.EndTurn()
 	if l.name == unroutableLane {
-		w.finishAttempt(ctx, l, 1, w.backlog.oldestEntry(l).rejection)
+		w.finishAttempt(ctx, l, 1, w.backlog.entryAt(l, 0).rejection)
 		return batch, false
 	}
 	disarm := w.armSubstitute(ctx)
-	n, err := w.publishBatch(ctx, l, batch)
+	n := 0
+	if batch, err = w.removeOversized(ctx, l, batch, 0); err == nil {
+		n, err = w.publishBatch(ctx, l, batch)
+	}
 	for err == nil && n < len(batch) { // the sink has the rest in flight, see sinks.Sink
 		pass.Succeeded()
 		w.markWorking(l, false)
@@ -133,12 +137,14 @@ func (w *workerPool) serveLane(ctx context.Context, l *lane, batch []sinks.Messa
 		if pass, err = w.gate.Wait(ctx); err != nil {
 			return batch, disarm()
 		}
+		batch, _ = w.removeOversized(ctx, l, batch, left)
 		n, err = w.publishBatch(ctx, l, batch)
 	}
 	substituted = disarm()
 	switch classifyError(err) {
 	case failureRejected:
-		if w.truncateHead(l, err) {
+		l.worker.isSizeLimited = l.worker.isSizeLimited || isTooLarge(err)
+		if w.truncateEntry(l, 0, err) {
 			pass.Abandoned()
 			w.finishAttempt(ctx, l, 0, nil)
 			return batch, substituted
@@ -272,15 +278,55 @@ func (w *workerPool) accepterOf(ctx context.Context, l *lane) func(sinks.Message
 			return n == 1, err
 		}
 	}
-	announced, ok := w.sink.(sinks.SizeAnnouncer)
-	if !ok {
+	check := w.sizeCheckOf(ctx, l)
+	if check == nil {
 		return nil
 	}
-	fits, err := announced.SizeLimit(ctx, l.name)
-	if err != nil || fits == nil {
+	return func(m sinks.Message) (bool, error) { return check(m) == nil, nil }
+}
+
+// sizeCheckOf returns the check of the limit that the destination of l announces; nil if none is known.
+func (w *workerPool) sizeCheckOf(ctx context.Context, l *lane) func(sinks.Message) error {
+	if w.sizes == nil {
 		return nil
 	}
-	return func(m sinks.Message) (bool, error) { return fits(m), nil }
+	check, err := w.sizes.SizeLimit(ctx, l.name)
+	if err != nil {
+		return nil // the destination decides
+	}
+	return check
+}
+
+// removeOversized truncates the changes of a batch that the announced limit does not permit, or makes them dead letters, so
+// that they do not end a Publish. The first n are in flight. Before another one is published, one may only be truncated: an
+// error is its rejection, of which the caller decides what it is about. Where a dead letter has to wait, the batch ends.
+func (w *workerPool) removeOversized(ctx context.Context, l *lane, batch []sinks.Message, n int) ([]sinks.Message, error) {
+	if !l.worker.isSizeLimited {
+		return batch, nil
+	}
+	check := w.sizeCheckOf(ctx, l)
+	if check == nil {
+		return batch, nil
+	}
+	kept := batch[:n]
+	for _, m := range batch[n:] {
+		rejection := check(m)
+		for rejection != nil && w.truncateEntry(l, len(kept), rejection) {
+			m.Change = w.backlog.entryAt(l, len(kept)).change
+			rejection = check(m)
+		}
+		switch {
+		case rejection == nil:
+			kept = append(kept, m)
+		case len(kept) == 0:
+			return batch, rejection
+		default:
+			if _, err := w.deadLetterEntry(ctx, l, len(kept), rejection, time.Now()); err != nil {
+				return kept, nil
+			}
+		}
+	}
+	return kept, nil
 }
 
 // recordViolation counts an answer that violates the contract of sinks.Sink and returns it as an error of no known kind.
@@ -301,7 +347,7 @@ func (w *workerPool) recordViolation(l *lane, answer string, err error) error {
 func (w *workerPool) finishAttempt(ctx context.Context, l *lane, left int, err error) {
 	kind, now := classifyError(err), time.Now()
 	if kind == failureRejected {
-		kind, err = w.deadLetterHead(ctx, l, err, now)
+		kind, err = w.deadLetterEntry(ctx, l, 0, err, now)
 	}
 	switch {
 	case kind == failureLost || kind == failureDeposed:
@@ -335,15 +381,15 @@ func (w *workerPool) markWorking(l *lane, inDoubt bool) {
 	}
 }
 
-// deadLetterHead makes the oldest change of l a dead letter. An error means that this has to be retried.
-func (w *workerPool) deadLetterHead(ctx context.Context, l *lane, rejection error, now time.Time) (failureKind, error) {
-	record := w.backlog.oldestEntry(l).originalRecord()
+// deadLetterEntry makes the change i of l, counted from the oldest, a dead letter. An error means that this has to be retried.
+func (w *workerPool) deadLetterEntry(ctx context.Context, l *lane, i int, rejection error, now time.Time) (failureKind, error) {
+	record := w.backlog.entryAt(l, i).originalRecord()
 	reason, err := w.publishDeadLetter(ctx, record.Change, rejection)
 	if err != nil {
 		return failureUnknown, err
 	}
 	w.queue.resetBackoff(l)
-	w.backlog.deadLetterOldest(l, reason, now)
+	w.backlog.deadLetterEntry(l, i, reason, now)
 	l.worker.storeBeforePublish = w.isStateful
 	w.digest.addDeadLetter(rejection)
 	return failureNone, nil
@@ -362,15 +408,15 @@ func (w *workerPool) publishDeadLetter(ctx context.Context, c *event.Change, rej
 	return reason, err
 }
 
-// truncateHead replaces the oldest change of l by a truncated one if err rejects it as too large and it can be truncated
-// further. After a crash the complete change is rejected and truncated to the same form again.
-func (w *workerPool) truncateHead(l *lane, err error) bool {
+// truncateEntry replaces the change i of l by a truncated one if err rejects it as too large and it can be truncated further.
+// After a crash the complete change is rejected and truncated to the same form again.
+func (w *workerPool) truncateEntry(l *lane, i int, err error) bool {
 	if w.cfg.Truncate == nil || !isTooLarge(err) {
 		return false
 	}
-	truncated, ok := w.cfg.Truncate(w.backlog.oldestEntry(l).change)
+	truncated, ok := w.cfg.Truncate(w.backlog.entryAt(l, i).change)
 	if ok {
-		w.backlog.replaceOldest(l, truncated)
+		w.backlog.truncateEntry(l, i, truncated)
 		w.digest.addTruncated(truncated, err)
 	}
 	return ok

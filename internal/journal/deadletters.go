@@ -243,14 +243,15 @@ const (
 // reasonTakenOver is the reason of a dead letter that was retried in vain.
 const reasonTakenOver = "it was retried, and another exporter has taken over before that was known to be delivered"
 
-// DeadLetterOffsets returns the offsets of the dead letters of a sink, ascending. It reads the disk.
-func (d *DeadLetters) DeadLetterOffsets(sink string) (offsets []uint64, err error) {
+// DeadLetterOffsets returns the offsets of the dead letters of a sink behind an offset, ascending. It reads the disk.
+func (d *DeadLetters) DeadLetterOffsets(sink string, after uint64) (offsets []uint64, err error) {
 	release, err := d.store.acquire()
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	err = d.reader().forEachKey(codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink), func(key, _ []byte) error {
+	prefix := codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink)
+	err = d.reader().forEachKeyFrom(codec.KeyDeadLetter(sink, after+1), prefix, func(key, _ []byte) error {
 		_, offset, err := codec.SplitDeadLetterKey(key)
 		offsets = append(offsets, offset)
 		return err

@@ -311,7 +311,7 @@ func discardStopped(dir, sink string, offsets []uint64) (dropped int, err error)
 	err = EditStopped(context.Background(), dir, func(j *Journal) error {
 		if offsets == nil {
 			var err error
-			if offsets, err = j.DeadLetterOffsets(sink); err != nil {
+			if offsets, err = j.DeadLetterOffsets(sink, 0); err != nil {
 				return err
 			}
 		}

@@ -35,11 +35,16 @@ func (r storeReader) newPrefixIter(prefix []byte) (*pebble.Iterator, error) {
 
 // forEachKey calls f for every key that starts with prefix, in order. Key and value are valid during the call only.
 func (r storeReader) forEachKey(prefix []byte, f func(key, value []byte) error) error {
+	return r.forEachKeyFrom(prefix, prefix, f)
+}
+
+// forEachKeyFrom is forEachKey for the keys that are not below from.
+func (r storeReader) forEachKeyFrom(from, prefix []byte, f func(key, value []byte) error) error {
 	it, err := r.newPrefixIter(prefix)
 	if err != nil {
 		return err
 	}
-	for it.First(); it.Valid() && err == nil; it.Next() {
+	for it.SeekGE(from); it.Valid() && err == nil; it.Next() {
 		var value []byte
 		if value, err = it.ValueAndErr(); err == nil {
 			err = f(it.Key(), value)

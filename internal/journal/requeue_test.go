@@ -23,7 +23,7 @@ func observePod(j *runningJournal, n int, version string) *event.Change {
 // lettersOf returns the offsets of the dead letters of a sink, compared with their count.
 func lettersOf(j *runningJournal, sink string) []uint64 {
 	j.t.Helper()
-	offsets, err := j.DeadLetterOffsets(sink)
+	offsets, err := j.DeadLetterOffsets(sink, 0)
 	if err != nil {
 		j.t.Fatal(err)
 	}

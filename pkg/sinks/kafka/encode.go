@@ -23,10 +23,9 @@ type batchEncoder struct {
 	buffers    *bufferPool
 	batchBytes int // the configured size, in bytes of uncompressed records
 
-	targetBytes  int    // size of the next batch, in bytes of uncompressed records
-	refusedBytes int    // a batch of this compressed size was too large for the topic; MaxInt: none was
-	maxRecords   int    // messages in the next batch at most; MaxInt unless a refused batch is being halved
-	refused      uint64 // offset of the last message that was rejected here
+	targetBytes  int // size of the next batch, in bytes of uncompressed records
+	refusedBytes int // a batch of this compressed size was too large for the topic; MaxInt: none was
+	maxRecords   int // messages in the next batch at most; MaxInt unless a refused batch is being halved
 }
 
 func newBatchEncoder(encoders encoderPool, c *compressionChoice, t *topic, buffers *bufferPool, batchBytes int) batchEncoder {
@@ -58,7 +57,6 @@ func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message
 		if exceeds {
 			b.buffers.putBuffer(bytes)
 			b.endHalving()
-			b.refused = messages[0].Offset
 			return nil, b.topic.tooLargeError(f.size(), nil)
 		}
 		for i := range f.offsets {

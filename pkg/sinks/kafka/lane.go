@@ -190,7 +190,7 @@ func (l *lane) fillWindow(ctx context.Context, messages []sinks.Message) (comple
 			_ = l.sendUnsent(&deliveryAttempt{}) // deliverWindow sends again what fails here, and returns the error
 			capacity++
 		}
-		if len(rest) == 0 || len(l.window.batches) >= capacity || len(l.window.batches) > 0 && rest[0].Offset == l.encoder.refused {
+		if len(rest) == 0 || len(l.window.batches) >= capacity {
 			return len(rest) == 0, nil
 		}
 		f, err := l.encoder.encodeBatch(ctx, rest, l.window.sequenceAfter(l.numbers.nextSequence()))
@@ -260,7 +260,7 @@ func (l *lane) deliverWindow(ctx context.Context) error {
 		case protocol.TooLarge:
 			l.encoder.recordTooLarge(first)
 			if !l.partition.topic.exceedsLimit(first.size()) {
-				_ = l.partition.topics.readLimit(ctx, l.partition.topic) // without it the broker decides about each record
+				l.partition.topics.readLimit(ctx, l.partition.topic)
 			}
 			return l.splitRefused(err, v)
 		case protocol.Invalid:
@@ -379,6 +379,7 @@ func (l *lane) splitRefused(cause error, v protocol.Outcome) error {
 	l.encoder.endHalving()
 	l.abandonWindow()
 	if v == protocol.TooLarge {
+		l.partition.topic.recordRefusedSize(size)
 		return l.partition.topic.tooLargeError(size, cause)
 	}
 	return &sinks.RejectedError{Err: cause, Reason: fmt.Sprintf("topic %q does not allow this record", l.partition.topic.name)}

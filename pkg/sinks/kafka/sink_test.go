@@ -342,7 +342,7 @@ func TestWhatIsTooLargeIsRejectedWithoutNumbersOnceTheLimitIsKnown(t *testing.T)
 		}
 	}
 	alterTopic(t, brokers, topicA, "max.message.bytes", itoa(10*limit))
-	s.topics.topicByName(topicA).limit.Load().readAt = time.Now().Add(-limitAge)
+	s.topics.topicByName(topicA).limit.Load().foundAt = time.Now().Add(-limitAge)
 	mustPublish(t, s, lane, messages[:1])
 }
 

@@ -274,34 +274,40 @@ func (c *compressionChoice) recordAccepted(t *topic, accepted int32) {
 	}
 }
 
-// limitAge is how long a limit counts after it was read: a topic may be edited, and what was too large is tried again then.
+// limitAge is how long a limit counts after it was found: a topic may be edited, and what was too large is tried again then.
 const limitAge = 10 * time.Second
 
-// sizeLimit is max.message.bytes of a topic. What exceeds it is rejected before it gets numbers: the batches around it stay
-// under way.
+// sizeLimit is max.message.bytes of a topic, or less than a record that it has refused where that may not be read. What
+// exceeds it is rejected before it gets numbers: the batches around it stay under way.
 type sizeLimit struct {
-	bytes  int
-	readAt time.Time
+	bytes   int // math.MaxInt: not known
+	foundAt time.Time
 }
+
+func (l *sizeLimit) isCurrent() bool { return l != nil && time.Since(l.foundAt) < limitAge }
 
 // exceedsLimit reports whether the topic refuses a batch of this size for certain.
 func (t *topic) exceedsLimit(size int) bool {
 	known := t.limit.Load()
-	return known != nil && size > known.bytes && time.Since(known.readAt) < limitAge
+	return known.isCurrent() && size > known.bytes
+}
+
+// recordRefusedSize records the size of a batch with one record that was too large.
+func (t *topic) recordRefusedSize(size int) {
+	if !t.exceedsLimit(size) {
+		t.limit.Store(&sizeLimit{size - 1, time.Now()})
+	}
 }
 
 // readLimit reads the limit of a topic. A user without the right to describe configurations does not know it.
-func (c *topicCatalog) readLimit(ctx context.Context, t *topic) error {
-	settings, err := c.cluster.TopicSettings(ctx, t.name)
-	if err != nil {
-		return err
+func (c *topicCatalog) readLimit(ctx context.Context, t *topic) {
+	limit := math.MaxInt
+	if settings, err := c.cluster.TopicSettings(ctx, t.name); err == nil {
+		if n, err := strconv.Atoi(settings["max.message.bytes"]); err == nil {
+			limit = n
+		}
 	}
-	bytes, err := strconv.Atoi(settings["max.message.bytes"])
-	if err != nil {
-		return err
-	}
-	t.limit.Store(&sizeLimit{bytes, time.Now()})
-	return nil
+	t.limit.Store(&sizeLimit{limit, time.Now()})
 }
 
 // tooLargeError rejects a record whose batch has this size.
@@ -311,7 +317,7 @@ func (t *topic) tooLargeError(size int, cause error) error {
 }
 
 // SizeLimit implements [sinks.SizeAnnouncer] with max.message.bytes of the lane's topic.
-func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (fits func(sinks.Message) bool, err error) {
+func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (check func(sinks.Message) error, err error) {
 	if _, waiting := topicOfWaitingLane(name); waiting {
 		return nil, nil
 	}
@@ -319,12 +325,23 @@ func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (fits func(sinks.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.topics.readLimit(ctx, l.partition.topic); err != nil {
-		return nil, err
+	t := l.partition.topic
+	if !t.limit.Load().isCurrent() {
+		s.topics.readLimit(ctx, t)
 	}
-	return func(m sinks.Message) bool {
+	limit := t.limit.Load().bytes
+	if limit == math.MaxInt {
+		return nil, nil
+	}
+	return func(m sinks.Message) error {
+		if m.IsClearlyWithin(limit) {
+			return nil
+		}
 		size, err := l.encoder.encodedSize(ctx, m)
-		return err == nil && !l.partition.topic.exceedsLimit(size)
+		if err != nil || size <= limit {
+			return err
+		}
+		return t.tooLargeError(size, nil)
 	}, nil
 }
 

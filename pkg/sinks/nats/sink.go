@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -18,9 +19,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/state"
 )
-
-// headerReserve is more than the headers that a publisher adds to an encoded message, in bytes.
-const headerReserve = 1 << 10
 
 // Sink delivers to one stream or one bucket. It chooses how a Publish is sent and delegates the
 // rest to parts with state and locks of their own; DESIGN.md describes them. It is safe for concurrent use as far as
@@ -41,6 +39,7 @@ type Sink struct {
 	fence     *fence
 
 	omitted atomic.Uint64 // control records that a bucket cannot hold
+	limit   atomic.Pointer[sizeLimit]
 }
 
 var _ interface {
@@ -115,25 +114,45 @@ func (s *Sink) Ping(ctx context.Context) error {
 }
 
 // SizeLimit implements [sinks.SizeAnnouncer] with max_msg_size of the stream and max_payload of the server.
-func (s *Sink) SizeLimit(ctx context.Context, _ sinks.Lane) (fits func(sinks.Message) bool, err error) {
-	l, err := s.connector.connectedLink(ctx)
-	if err != nil {
-		return nil, err
+func (s *Sink) SizeLimit(ctx context.Context, _ sinks.Lane) (check func(sinks.Message) error, err error) {
+	limit := s.limit.Load()
+	if limit == nil || time.Since(limit.readAt) >= limitAge {
+		l, err := s.connector.connectedLink(ctx)
+		if err != nil {
+			return nil, err
+		}
+		found, err := s.cfg.streamClient(l).RequireInfo(ctx)
+		if err != nil {
+			return nil, err
+		}
+		limit = &sizeLimit{int(l.Conn().MaxPayload()), "max_payload of the server", time.Now()}
+		if most := int(found.Config.MaxMsgSize); most > 0 && most <= limit.bytes {
+			limit.bytes, limit.name = most, fmt.Sprintf("max_msg_size of stream %q", s.cfg.Stream)
+		}
+		s.limit.Store(limit)
 	}
-	found, err := s.cfg.streamClient(l).RequireInfo(ctx)
-	if err != nil {
-		return nil, err
-	}
-	limit := int(l.Conn().MaxPayload())
-	if most := int(found.Config.MaxMsgSize); most > 0 {
-		limit = min(limit, most)
-	}
-	return func(m sinks.Message) bool {
+	return func(m sinks.Message) error {
+		if m.IsClearlyWithin(limit.bytes) {
+			return nil
+		}
 		msg := s.encoder.newMessage()
 		buffer := s.encoder.encodeChange(msg, m)
 		defer s.encoder.releaseBuffer(msg, buffer)
-		return msg.Size()+headerReserve <= limit
+		if size := msg.Size() - len(msg.Subject) - len(msg.Reply); size > limit.bytes {
+			return &sinks.RejectedError{Reason: fmt.Sprintf("a message of %d bytes exceeds %s, %d", size, limit.name, limit.bytes), TooLarge: true}
+		}
+		return nil
 	}, nil
+}
+
+// limitAge is how long a limit counts after it was read: a stream may be edited.
+const limitAge = 10 * time.Second
+
+// sizeLimit is how many bytes a message may have.
+type sizeLimit struct {
+	bytes  int
+	name   string // of the setting
+	readAt time.Time
 }
 
 // Publish implements [sinks.Sink]. It sends the messages in the way that the stream allows, and returns when they are
