@@ -318,14 +318,7 @@ func (t *topic) tooLargeError(size int, cause error) error {
 
 // SizeLimit implements [sinks.SizeAnnouncer] with max.message.bytes of the lane's topic.
 func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (check func(sinks.Message) error, err error) {
-	if _, waiting := topicOfWaitingLane(name); waiting {
-		return nil, nil
-	}
-	l, err := s.lanes.laneByName(name)
-	if err != nil {
-		return nil, err
-	}
-	t := l.partition.topic
+	t := s.topics.topicByName(topicOfLane(name))
 	if !t.limit.Load().isCurrent() {
 		s.topics.readLimit(ctx, t)
 	}
@@ -337,7 +330,7 @@ func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (check func(sinks
 		if m.IsClearlyWithin(limit) {
 			return nil
 		}
-		size, err := l.encoder.encodedSize(ctx, m)
+		size, err := s.lanes.encodedSize(ctx, t, m)
 		if err != nil || size <= limit {
 			return err
 		}
@@ -346,12 +339,12 @@ func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (check func(sinks
 }
 
 // encodedSize returns the size of a batch with this message alone, as the broker compares it with max.message.bytes.
-func (b *batchEncoder) encodedSize(ctx context.Context, m sinks.Message) (int, error) {
-	e, err := b.encoders.acquireEncoder(ctx, b.codecs.codec(b.topic.codec.Load()), b.topic)
+func (s *laneSet) encodedSize(ctx context.Context, t *topic, m sinks.Message) (int, error) {
+	e, err := s.encoders.acquireEncoder(ctx, s.codecs.codec(t.codec.Load()), t)
 	if err != nil {
 		return 0, err
 	}
-	defer b.encoders.releaseEncoder(e)
+	defer s.encoders.releaseEncoder(e)
 	bytes, _, _, err := e.Encode(nil, []sinks.Message{m}, math.MaxInt, math.MaxInt, record.ProducerSequence{})
 	return len(bytes) - record.LengthPrefix, err
 }
