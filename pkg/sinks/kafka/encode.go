@@ -48,8 +48,12 @@ func (b *batchEncoder) encodeBatch(ctx context.Context, messages []sinks.Message
 			return nil, err
 		}
 		f := &inFlightBatch{bytes: bytes, codec: codec, records: records, rawBytes: e.RawBytes(), offsets: make([]uint64, count)}
-		exceeds := b.topic.exceedsLimit(f.size())
+		limit := b.topic.currentLimit()
+		exceeds := f.size() > limit
 		if count > 1 && (exceeds || f.size() >= b.refusedBytes) {
+			if exceeds {
+				b.refusedBytes = min(b.refusedBytes, limit+1)
+			}
 			b.halveNextBatch(f)
 			b.buffers.putBuffer(bytes)
 			continue

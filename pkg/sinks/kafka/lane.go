@@ -259,7 +259,7 @@ func (l *lane) deliverWindow(ctx context.Context) error {
 			return nil
 		case protocol.TooLarge:
 			l.encoder.recordTooLarge(first)
-			if !l.partition.topic.exceedsLimit(first.size()) {
+			if first.size() <= l.partition.topic.currentLimit() {
 				l.partition.topics.readLimit(ctx, l.partition.topic)
 			}
 			return l.splitRefused(err, v)

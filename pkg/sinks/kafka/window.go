@@ -286,15 +286,17 @@ type sizeLimit struct {
 
 func (l *sizeLimit) isCurrent() bool { return l != nil && time.Since(l.foundAt) < limitAge }
 
-// exceedsLimit reports whether the topic refuses a batch of this size for certain.
-func (t *topic) exceedsLimit(size int) bool {
-	known := t.limit.Load()
-	return known.isCurrent() && size > known.bytes
+// currentLimit returns the size above which the topic refuses a batch for certain; math.MaxInt if none is known.
+func (t *topic) currentLimit() int {
+	if known := t.limit.Load(); known.isCurrent() {
+		return known.bytes
+	}
+	return math.MaxInt
 }
 
 // recordRefusedSize records the size of a batch with one record that was too large.
 func (t *topic) recordRefusedSize(size int) {
-	if !t.exceedsLimit(size) {
+	if size <= t.currentLimit() {
 		t.limit.Store(&sizeLimit{size - 1, time.Now()})
 	}
 }
@@ -322,7 +324,7 @@ func (s *Sink) SizeLimit(ctx context.Context, name sinks.Lane) (check func(sinks
 	if !t.limit.Load().isCurrent() {
 		s.topics.readLimit(ctx, t)
 	}
-	limit := t.limit.Load().bytes
+	limit := t.currentLimit()
 	if limit == math.MaxInt {
 		return nil, nil
 	}
