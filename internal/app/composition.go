@@ -142,6 +142,9 @@ func (c *composition) openSourceAndSinks(ctx context.Context) (err error) {
 	}
 	c.protection = newProtection(c.cfg, c.client, c.log)
 	c.guard = newSourceGuard(c.cfg, c.protection, c.signals)
+	if err = recordForgottenPast(ctx, c.cfg, c.journal, c.log); err != nil {
+		return err
+	}
 	if c.source, err = c.newSource(); err != nil {
 		return err
 	}

@@ -342,6 +342,15 @@ func (j *Journal) ResetForCluster(ctx context.Context, uid, reason string) error
 	}, j.KnownObjects.bodies.reset)
 }
 
+// RecordLost stores why the journal, which is empty, lacks what was known: a [Identity.ResetReason]. Durable when it returns
+// nil.
+func (j *Journal) RecordLost(ctx context.Context, reason string) error {
+	return j.queue.submit(ctx, func(g *group) error {
+		g.batch.putKey(codec.KeyResetReason, []byte(reason))
+		return nil
+	}, nil)
+}
+
 // Checkpoint is the state of the journal at one moment: the positions are those of the observations up to the newest change.
 type Checkpoint struct {
 	Newest    uint64

@@ -14,6 +14,41 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
+// TestALostJournalIsMarkedByGap takes the journal away from an exporter that was killed: what the buses hold shows that there
+// was a past, which no memory holds.
+func TestALostJournalIsMarkedByGap(t *testing.T) {
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
+	var dir string
+	s := newFixture(t, kinds, func(settings *exporter.Settings) { dir = settings.JournalDir() })
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.load(20, kinds).Wait())
+	s.awaitAll()
+	s.must(s.exporter.Kill())
+	s.receiveAll()
+	for _, b := range s.buses {
+		if i := slices.IndexFunc(b.records, func(r bus.Record) bool { return r.Type == "gap" }); i >= 0 {
+			t.Errorf("%s: a gap at the first start: %s", b.Name(), b.records[i].Payload)
+		}
+	}
+	s.startWithoutMemory(func() { s.must(os.RemoveAll(dir)) })
+	s.must(s.load(20, kinds).Wait())
+	s.awaitAll()
+}
+
+// startWithoutMemory starts the exporter after its memory was taken away: the streams start again, with gaps.
+func (s *fixture) startWithoutMemory(lose func()) {
+	s.t.Helper()
+	before := [2]int{len(s.buses[0].records), len(s.buses[1].records)}
+	lose()
+	revision, err := s.etcd.Revision(s.t.Context())
+	s.must(err)
+	s.must(s.exporter.Start(s.t.Context()))
+	s.beginning = revision
+	for i, b := range s.buses {
+		s.await(b, func(records []bus.Record) string { return s.missingAfterRestart(records[before[i]:]) })
+	}
+}
+
 // TestCorruptJournalIsReplacedAndMarkedByGap writes over the journal's files while the exporter is away. It must start all
 // the same, keep the broken journal, and mark in the stream that the history before is unknown (I5, I7).
 func TestCorruptJournalIsReplacedAndMarkedByGap(t *testing.T) {
@@ -25,16 +60,7 @@ func TestCorruptJournalIsReplacedAndMarkedByGap(t *testing.T) {
 	s.awaitAll()
 	s.must(s.exporter.Kill())
 	s.receiveAll()
-	before := [2]int{len(s.buses[0].records), len(s.buses[1].records)}
-	corruptJournal(t, dir)
-
-	revision, err := s.etcd.Revision(t.Context())
-	s.must(err)
-	s.must(s.exporter.Start(t.Context()))
-	s.beginning = revision
-	for i, b := range s.buses {
-		s.await(b, func(records []bus.Record) string { return s.missingAfterRestart(records[before[i]:]) })
-	}
+	s.startWithoutMemory(func() { corruptJournal(t, dir) })
 	if set, err := filepath.Glob(filepath.Join(dir, "store.broken-*")); err != nil || len(set) != 1 {
 		t.Errorf("the broken journal is kept as %q, want one directory (%v)", set, err)
 	}

@@ -10,6 +10,26 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
+// TestAStateThatIsLostWithAllJournalsIsAGap takes the state and the journals of all exporters away.
+func TestAStateThatIsLostWithAllJournalsIsAGap(t *testing.T) {
+	servers(t)
+	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
+	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
+		p.start()
+		p.must(p.load(20, kinds).Wait())
+		p.awaitSettled()
+		for _, e := range p.all {
+			p.must(e.Kill())
+			p.removeVolume(e)
+		}
+		p.receiveAll()
+		p.startWithoutMemory(func() {
+			p.must(b.remove(p.t.Context()))
+			p.deleteLease()
+		})
+	}, keepLease)
+}
+
 // TestAStateThatIsLostWithItsOwnerIsAGap deletes the state and kills its owner before that can write it again. The standby
 // that followed the state, and the one that restarts in between, start with a gap of each resource on each bus, and nothing
 // is missing outside of that.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -24,6 +25,7 @@ import (
 type StoredReader struct {
 	cluster *cluster.Cluster
 	reader  *cluster.Reader
+	topic   string // the template
 }
 
 var _ sinks.StoredReader = (*StoredReader)(nil)
@@ -40,7 +42,17 @@ func OpenStoredReader(cfg Config) (*StoredReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &StoredReader{cluster: c, reader: cluster.NewReader(c)}, nil
+	return &StoredReader{cluster: c, reader: cluster.NewReader(c), topic: cfg.Topic}, nil
+}
+
+// Targets implements [sinks.StoredReader].
+func (r *StoredReader) Targets(ctx context.Context) ([]string, error) {
+	template, err := sinks.ParseTemplate(r.topic)
+	if err != nil || template.IsConstant() {
+		return []string{r.topic}, err
+	}
+	all, err := r.cluster.Topics(ctx)
+	return slices.DeleteFunc(all, func(topic string) bool { return !template.Pattern().MatchString(topic) }), err
 }
 
 // TopicName returns the topic of a change by a template, as the sink does.

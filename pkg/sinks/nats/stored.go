@@ -38,6 +38,9 @@ func OpenStoredReader(cfg Config) (*StoredReader, error) {
 	return &StoredReader{cfg: cfg, connector: connector{cfg: cfg}}, nil
 }
 
+// Targets implements [sinks.StoredReader].
+func (r *StoredReader) Targets(context.Context) ([]string, error) { return []string{r.cfg.Stream}, nil }
+
 // StoredLanes implements [sinks.StoredReader]. A stream is one lane, whatever the target is; so is a bucket, in which newer
 // records always replace older ones.
 func (r *StoredReader) StoredLanes(ctx context.Context, _ string) ([]sinks.StoredLane, error) {

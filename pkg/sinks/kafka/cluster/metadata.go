@@ -106,8 +106,24 @@ func (c *Cluster) DescribeTopics(ctx context.Context, topics []string) (all map[
 	return all, r.ControllerID, nil
 }
 
+// Topics returns the names of all topics that this user may describe.
+func (c *Cluster) Topics(ctx context.Context) (names []string, err error) {
+	r, err := c.askMetadata(ctx, anyBroker, protocol.MetadataRequest{All: true})
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Topics {
+		names = append(names, topicName(&r.Topics[i]))
+	}
+	return names, nil
+}
+
 func (c *Cluster) requestMetadata(ctx context.Context, broker int32, topics []string) (*kmsg.MetadataResponse, error) {
-	answer, err := c.request(ctx, broker, protocol.MetadataRequest{Topics: topics})
+	return c.askMetadata(ctx, broker, protocol.MetadataRequest{Topics: topics})
+}
+
+func (c *Cluster) askMetadata(ctx context.Context, broker int32, of protocol.MetadataRequest) (*kmsg.MetadataResponse, error) {
+	answer, err := c.request(ctx, broker, of)
 	if err != nil {
 		return nil, err
 	}

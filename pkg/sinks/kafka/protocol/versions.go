@@ -27,8 +27,11 @@ type Negotiated interface {
 	AtVersion(newest int16) kproto.Message
 }
 
-// MetadataRequest asks for topics, and never for all: those of others are not judged. The answer is a [ForeignResponse].
-type MetadataRequest struct{ Topics []string }
+// MetadataRequest asks for topics. The answer is a [ForeignResponse].
+type MetadataRequest struct {
+	Topics []string
+	All    bool // instead of Topics; only for their names: topics of others are not judged
+}
 
 var _ Negotiated = MetadataRequest{}
 
@@ -42,7 +45,9 @@ func (MetadataRequest) ApiKey() kproto.ApiKey { return kproto.Metadata }
 func (r MetadataRequest) AtVersion(newest int16) kproto.Message {
 	request := kmsg.NewPtrMetadataRequest()
 	request.SetVersion(min(newest, newestMetadata))
-	request.Topics = []kmsg.MetadataRequestTopic{} // null asks for all
+	if !r.All {
+		request.Topics = []kmsg.MetadataRequestTopic{} // null asks for all
+	}
 	for i := range r.Topics {
 		one := kmsg.NewMetadataRequestTopic()
 		one.Topic = &r.Topics[i]
