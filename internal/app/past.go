@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -19,52 +20,47 @@ const (
 	pastTimeout = 5 * time.Second
 	// pastWindow is how many positions are read at the end of each lane: there may be markers, and records of others.
 	pastWindow = 1000
+
+	forgottenPast = "the destination holds records of earlier runs, and what they knew is gone"
 )
 
-// forgottenPast is the reason in gap records where the destination has a past that no memory holds.
-const forgottenPast = "the destination holds records of earlier runs, of which the journal and the state are gone"
-
-// recordForgottenPast makes each resource begin with a gap record if the journal knows nothing, while a destination holds
-// records of the cluster: what happened between these and now is lost. A destination that does not answer has no past. // I5
+// recordForgottenPast makes each resource begin with a gap record if the journal is empty while the lanes of a sink end with
+// records of the cluster: what happened in between is lost. A destination that does not answer shows no past. // I5
 func recordForgottenPast(ctx context.Context, cfg *config.Config, j *journal.Journal, log *slog.Logger) error {
-	known, err := j.Resources()
-	if err != nil || j.Newest() > 0 || len(known) > 0 {
+	if known, err := j.Resources(); err != nil || j.Newest() > 0 || len(known) > 0 {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, pastTimeout)
 	defer cancel()
 	var looking sync.WaitGroup
-	var past sync.Map // of sinks
+	var past atomic.Bool
 	for _, s := range cfg.Sinks {
 		if s.Kafka == nil && s.NATS == nil {
 			continue
 		}
 		looking.Go(func() {
-			found, err := holdsRecords(limited, s, cfg.Cluster.Name)
-			switch {
-			case found:
-				past.Store(s.Name, nil)
+			err := findRecords(limited, s, cfg.Cluster.Name)
+			if errors.Is(err, errFound) {
+				past.Store(true)
 				log.Warn(forgottenPast+": each resource begins with a gap", "sink", s.Name)
-			case err != nil:
-				log.Warn("not known whether the destination holds records of earlier runs, after which a gap would stand", "sink", s.Name, "error", err)
+			} else if err != nil {
+				log.Warn("it is not known whether the destination holds records of earlier runs", "sink", s.Name, "error", err)
 			}
 		})
 	}
-	looking.Wait()
-	for range past.Range {
+	if looking.Wait(); past.Load() {
 		return j.RecordLost(ctx, forgottenPast)
 	}
 	return nil
 }
 
-// errFound ends a reading.
 var errFound = errors.New("found")
 
-// holdsRecords reports whether a lane of a sink ends with records of a cluster, among those of others.
-func holdsRecords(ctx context.Context, s config.Sink, cluster string) (bool, error) {
+// findRecords returns errFound if a lane of a sink ends with records of a cluster, among those of others.
+func findRecords(ctx context.Context, s config.Sink, cluster string) error {
 	reader, err := OpenStoredReader(s)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer func() { _ = reader.Close(ctx) }() // it only read
 	targets, err := reader.Targets(ctx)
@@ -73,22 +69,19 @@ func holdsRecords(ctx context.Context, s config.Sink, cluster string) (bool, err
 		if failed != nil && condition.ProblemOf(failed, "").Code == condition.SinkTargetMissing {
 			continue
 		}
-		var ends []sinks.StoredSpan
-		for _, l := range lanes {
-			ends = append(ends, sinks.StoredSpan{StoredLane: l, From: max(l.First, l.End-pastWindow), To: l.End})
+		ends := make([]sinks.StoredSpan, len(lanes))
+		for i, l := range lanes {
+			ends[i] = sinks.StoredSpan{StoredLane: l, From: max(l.First, l.End-pastWindow), To: l.End}
 		}
-		if failed == nil {
-			failed = reader.ReadStored(ctx, ends, func(r sinks.StoredRecord) error {
-				if stored, _ := format.ReadStored(r.Value, r.Header); stored.Cluster == cluster && stored.ID != "" {
-					return errFound
-				}
-				return nil
-			})
+		err = errors.Join(err, failed, reader.ReadStored(ctx, ends, func(r sinks.StoredRecord) error {
+			if stored, _ := format.ReadStored(r.Value, r.Header); stored.Cluster == cluster && stored.ID != "" {
+				return errFound
+			}
+			return nil
+		}))
+		if errors.Is(err, errFound) {
+			break
 		}
-		if errors.Is(failed, errFound) {
-			return true, nil
-		}
-		err = errors.Join(err, failed)
 	}
-	return false, err
+	return err
 }

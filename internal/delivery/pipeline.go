@@ -308,8 +308,8 @@ type Config struct {
 	// FormerName is the name that the sink had before; "" for none. Records for that name alone are for this sink.
 	FormerName string
 
-	// DeadLetters returns the offsets of the sink's dead letters behind an offset. Run asks once: a change that is too large may
-	// have been stored as one before those in front of it were accepted, and is not published then. nil: there are none.
+	// DeadLetters returns the offsets of the sink's dead letters behind an offset, ahead of the cursor: these changes are not
+	// published. Run calls it once. nil: there are none.
 	DeadLetters func(after uint64) ([]uint64, error)
 
 	// SuspectAfter: a destination that has accepted nothing for so long, or nothing yet, and has rejected 20 changes, or any

@@ -278,11 +278,10 @@ func (w *workerPool) accepterOf(ctx context.Context, l *lane) func(sinks.Message
 			return n == 1, err
 		}
 	}
-	check := w.sizeCheckOf(ctx, l)
-	if check == nil {
-		return nil
+	if check := w.sizeCheckOf(ctx, l); check != nil {
+		return func(m sinks.Message) (bool, error) { return check(m) == nil, nil }
 	}
-	return func(m sinks.Message) (bool, error) { return check(m) == nil, nil }
+	return nil
 }
 
 // sizeCheckOf returns the check of the limit that the destination of l announces; nil if none is known.
@@ -290,10 +289,7 @@ func (w *workerPool) sizeCheckOf(ctx context.Context, l *lane) func(sinks.Messag
 	if w.sizes == nil {
 		return nil
 	}
-	check, err := w.sizes.SizeLimit(ctx, l.name)
-	if err != nil {
-		return nil // the destination decides
-	}
+	check, _ := w.sizes.SizeLimit(ctx, l.name) // without it the destination decides
 	return check
 }
 
@@ -301,10 +297,10 @@ func (w *workerPool) sizeCheckOf(ctx context.Context, l *lane) func(sinks.Messag
 // that they do not end a Publish. The first n are in flight. Before another one is published, one may only be truncated: an
 // error is its rejection, of which the caller decides what it is about. Where a dead letter has to wait, the batch ends.
 func (w *workerPool) removeOversized(ctx context.Context, l *lane, batch []sinks.Message, n int) ([]sinks.Message, error) {
-	if !l.worker.isSizeLimited {
-		return batch, nil
+	var check func(sinks.Message) error
+	if l.worker.isSizeLimited {
+		check = w.sizeCheckOf(ctx, l)
 	}
-	check := w.sizeCheckOf(ctx, l)
 	if check == nil {
 		return batch, nil
 	}
@@ -321,7 +317,7 @@ func (w *workerPool) removeOversized(ctx context.Context, l *lane, batch []sinks
 		case len(kept) == 0:
 			return batch, rejection
 		default:
-			if _, err := w.deadLetterEntry(ctx, l, len(kept), rejection, time.Now()); err != nil {
+			if w.deadLetterEntry(ctx, l, len(kept), rejection) != nil {
 				return kept, nil
 			}
 		}
@@ -345,9 +341,11 @@ func (w *workerPool) recordViolation(l *lane, answer string, err error) error {
 // finishAttempt decides what becomes of l after a Publish. err is about its oldest change, and left is how many changes of
 // the batch were not accepted.
 func (w *workerPool) finishAttempt(ctx context.Context, l *lane, left int, err error) {
-	kind, now := classifyError(err), time.Now()
+	kind := classifyError(err)
 	if kind == failureRejected {
-		kind, err = w.deadLetterEntry(ctx, l, 0, err, now)
+		if kind, err = failureNone, w.deadLetterEntry(ctx, l, 0, err); err != nil {
+			kind = failureUnknown
+		}
 	}
 	switch {
 	case kind == failureLost || kind == failureDeposed:
@@ -381,18 +379,18 @@ func (w *workerPool) markWorking(l *lane, inDoubt bool) {
 	}
 }
 
-// deadLetterEntry makes the change i of l, counted from the oldest, a dead letter. An error means that this has to be retried.
-func (w *workerPool) deadLetterEntry(ctx context.Context, l *lane, i int, rejection error, now time.Time) (failureKind, error) {
+// deadLetterEntry makes the change i of l a dead letter. An error means that this has to be retried.
+func (w *workerPool) deadLetterEntry(ctx context.Context, l *lane, i int, rejection error) error {
 	record := w.backlog.entryAt(l, i).originalRecord()
 	reason, err := w.publishDeadLetter(ctx, record.Change, rejection)
 	if err != nil {
-		return failureUnknown, err
+		return err
 	}
 	w.queue.resetBackoff(l)
-	w.backlog.deadLetterEntry(l, i, reason, now)
+	w.backlog.deadLetterEntry(l, i, reason, time.Now())
 	l.worker.storeBeforePublish = w.isStateful
 	w.digest.addDeadLetter(rejection)
-	return failureNone, nil
+	return nil
 }
 
 // publishDeadLetter publishes a dead letter to its configured destination, if there is one, and returns the reason to store
@@ -408,7 +406,7 @@ func (w *workerPool) publishDeadLetter(ctx context.Context, c *event.Change, rej
 	return reason, err
 }
 
-// truncateEntry replaces the change i of l by a truncated one if err rejects it as too large and it can be truncated further.
+// truncateEntry truncates the change i of l further if err rejects it as too large and that can be done.
 // After a crash the complete change is rejected and truncated to the same form again.
 func (w *workerPool) truncateEntry(l *lane, i int, err error) bool {
 	if w.cfg.Truncate == nil || !isTooLarge(err) {

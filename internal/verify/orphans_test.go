@@ -28,6 +28,8 @@ func (t table) addRecord(lane int, r sinks.StoredRecord) {
 }
 
 // StoredLanes implements [sinks.StoredReader].
+func (t table) Targets(context.Context) ([]string, error) { return nil, nil }
+
 func (t table) StoredLanes(context.Context, string) (lanes []sinks.StoredLane, _ error) {
 	for i := range t {
 		lanes = append(lanes, sinks.StoredLane{Index: i, Count: len(t), End: int64(len(t[i])), Replaces: true})

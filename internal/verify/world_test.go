@@ -183,6 +183,8 @@ func (w *world) restart() {
 }
 
 // StoredLanes implements [sinks.StoredReader].
+func (w *world) Targets(context.Context) ([]string, error) { return nil, nil }
+
 func (w *world) StoredLanes(context.Context, string) ([]sinks.StoredLane, error) {
 	if w.live != nil {
 		w.live()

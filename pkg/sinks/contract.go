@@ -33,8 +33,7 @@ type Sink interface {
 	// A nil error with 0 < n < len(batch) means that the next call goes on with the rest: the sink returned early so that the
 	// caller can add messages to the batch, or knows what was accepted of a batch that takes seconds. (A sink of which it knows
 	// nothing for ten seconds counts as silent.) That call starts with the same messages from n on or, after a *RejectedError,
-	// from n+1 on. After one with TooLarge it may start with n again: a truncated change with the same offset and ID. Offsets
-	// that the destination would reject may be missing, see [SizeAnnouncer].
+	// from n+1 on. After one with TooLarge it may start with n again: a truncated change with the same offset and ID.
 	//
 	// Calls are concurrent for different lanes, but never for one lane. Publish keeps no reference to batch or its changes
 	// after it returns. It returns soon after ctx ends: messages in flight may or may not have been accepted then, and are
@@ -136,14 +135,13 @@ type ConditionReporter interface {
 type SizeAnnouncer interface {
 	Sink
 
-	// SizeLimit returns a function that returns nil for a message that the limit of a lane's destination permits, as far as that
-	// is known without encoding all of it, and a *RejectedError with TooLarge for another one; nil if no limit is known. It sends
-	// no message, and asks the destination no more often than every few seconds.
+	// SizeLimit returns a check by the limit of a lane's destination: a *RejectedError with TooLarge for a message that the
+	// destination would reject, nil for others. nil if no limit is known. It sends no message, and asks the destination only
+	// every few seconds.
 	SizeLimit(ctx context.Context, lane Lane) (check func(Message) error, err error)
 }
 
-// IsClearlyWithin reports whether a message fits into a limit for certain in any format, which saves encoding all that is
-// small.
+// IsClearlyWithin reports whether a message fits into a limit in bytes in any format, which saves encoding what is small.
 func (m Message) IsClearlyWithin(limit int) bool {
 	const overhead = 2 << 10 // of a small change, with a reserve
 	size := m.Change.Size()
@@ -209,8 +207,7 @@ type SettleObserver interface {
 //   - It passes a state back under an exclusive lock, together with the cursors that it was stored with, and only if the
 //     sink will get the same messages for the same lanes in the same order as it would have in the earlier process. If a
 //     filter, the format or the destination has changed, newest is 0.
-//   - After a RejectedError, or when a message is not published because of [SizeAnnouncer], the outcome of the message is
-//     durable before the next Publish of its lane.
+//   - After a RejectedError, or one of [SizeAnnouncer], the outcome of the message is durable before the next Publish of its lane.
 type Stateful interface {
 	Sink
 

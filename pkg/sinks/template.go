@@ -91,19 +91,6 @@ func (t *Template) IsConstant() bool {
 	return !slices.ContainsFunc(t.parts, func(p templatePart) bool { return p.placeholder != "" })
 }
 
-// Pattern returns an expression that matches every name that the template may give.
-func (t *Template) Pattern() *regexp.Regexp {
-	text := ""
-	for _, p := range t.parts {
-		if p.placeholder == "" {
-			text += regexp.QuoteMeta(p.literal)
-		} else {
-			text += ".+"
-		}
-	}
-	return regexp.MustCompile("^" + text + "$")
-}
-
 // AppendName appends the name for c to dst and returns the extended slice. escape appends a value in a form that the
 // destination accepts and returns the extended slice; nil appends values unchanged. Literal text is never escaped. The core
 // group is "core", any other empty value is [EmptyValue].

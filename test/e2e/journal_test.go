@@ -14,7 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 )
 
-// TestALostJournalIsMarkedByGap takes the journal away from an exporter that was killed: what the buses hold shows that there
+// TestALostJournalIsMarkedByGap takes the journal away from a killed exporter: what the buses hold shows that there
 // was a past, which no memory holds.
 func TestALostJournalIsMarkedByGap(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}

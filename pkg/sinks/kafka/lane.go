@@ -379,7 +379,9 @@ func (l *lane) splitRefused(cause error, v protocol.Outcome) error {
 	l.encoder.endHalving()
 	l.abandonWindow()
 	if v == protocol.TooLarge {
-		l.partition.topic.recordRefusedSize(size)
+		if size <= l.partition.topic.currentLimit() {
+			l.partition.topic.limit.Store(&sizeLimit{size - 1, time.Now()})
+		}
 		return l.partition.topic.tooLargeError(size, cause)
 	}
 	return &sinks.RejectedError{Err: cause, Reason: fmt.Sprintf("topic %q does not allow this record", l.partition.topic.name)}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -47,13 +48,16 @@ func OpenStoredReader(cfg Config) (*StoredReader, error) {
 
 // Targets implements [sinks.StoredReader].
 func (r *StoredReader) Targets(ctx context.Context) ([]string, error) {
-	template, err := sinks.ParseTemplate(r.topic)
-	if err != nil || template.IsConstant() {
+	pattern, err := regexp.Compile("^" + placeholder.ReplaceAllString(regexp.QuoteMeta(r.topic), ".+") + "$")
+	if err != nil || !strings.Contains(r.topic, "{") {
 		return []string{r.topic}, err
 	}
 	all, err := r.cluster.Topics(ctx)
-	return slices.DeleteFunc(all, func(topic string) bool { return !template.Pattern().MatchString(topic) }), err
+	return slices.DeleteFunc(all, func(topic string) bool { return !pattern.MatchString(topic) }), err
 }
+
+// placeholder matches one of a template that was quoted.
+var placeholder = regexp.MustCompile(`\\{[^}]*\\}`)
 
 // TopicName returns the topic of a change by a template, as the sink does.
 func TopicName(template *sinks.Template, c *event.Change) (string, error) {

@@ -294,13 +294,6 @@ func (t *topic) currentLimit() int {
 	return math.MaxInt
 }
 
-// recordRefusedSize records the size of a batch with one record that was too large.
-func (t *topic) recordRefusedSize(size int) {
-	if size <= t.currentLimit() {
-		t.limit.Store(&sizeLimit{size - 1, time.Now()})
-	}
-}
-
 // readLimit reads the limit of a topic. A user without the right to describe configurations does not know it.
 func (c *topicCatalog) readLimit(ctx context.Context, t *topic) {
 	limit := math.MaxInt

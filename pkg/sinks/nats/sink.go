@@ -125,9 +125,9 @@ func (s *Sink) SizeLimit(ctx context.Context, _ sinks.Lane) (check func(sinks.Me
 		if err != nil {
 			return nil, err
 		}
-		limit = &sizeLimit{int(l.Conn().MaxPayload()), "max_payload of the server", time.Now()}
-		if most := int(found.Config.MaxMsgSize); most > 0 && most <= limit.bytes {
-			limit.bytes, limit.name = most, fmt.Sprintf("max_msg_size of stream %q", s.cfg.Stream)
+		limit = &sizeLimit{int(l.Conn().MaxPayload()), time.Now()}
+		if most := int(found.Config.MaxMsgSize); most > 0 {
+			limit.bytes = min(limit.bytes, most)
 		}
 		s.limit.Store(limit)
 	}
@@ -139,7 +139,8 @@ func (s *Sink) SizeLimit(ctx context.Context, _ sinks.Lane) (check func(sinks.Me
 		buffer := s.encoder.encodeChange(msg, m)
 		defer s.encoder.releaseBuffer(msg, buffer)
 		if size := msg.Size() - len(msg.Subject) - len(msg.Reply); size > limit.bytes {
-			return &sinks.RejectedError{Reason: fmt.Sprintf("a message of %d bytes exceeds %s, %d", size, limit.name, limit.bytes), TooLarge: true}
+			return &sinks.RejectedError{TooLarge: true,
+				Reason: fmt.Sprintf("%d bytes exceed max_payload of the server or max_msg_size of stream %q, %d", size, s.cfg.Stream, limit.bytes)}
 		}
 		return nil
 	}, nil
@@ -151,7 +152,6 @@ const limitAge = 10 * time.Second
 // sizeLimit is how many bytes a message may have.
 type sizeLimit struct {
 	bytes  int
-	name   string // of the setting
 	readAt time.Time
 }
 
