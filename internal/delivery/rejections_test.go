@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -270,4 +271,60 @@ func TestADestinationThatBeginsToRejectEverythingHasAHundredDeadLetters(t *testi
 			})
 		}
 	}
+}
+
+// TestWhatIsKnownToBeTooLargeIsNeverPublished has every third change exceed an announced limit. Once that is known, such a
+// change is no part of a Publish, and is a stored dead letter before one behind it is. A pipeline that starts at an
+// older cursor, as after a crash, does not publish it either, though the limit was raised since.
+func TestWhatIsKnownToBeTooLargeIsNeverPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const end = 99
+		raised := false
+		check := func(m sinks.Message) error {
+			if m.Offset%3 != 0 || raised {
+				return nil
+			}
+			return &sinks.RejectedError{Reason: "too large", TooLarge: true}
+		}
+		var s storedProgress
+		letters := func(after uint64) (offsets []uint64, _ error) {
+			_, dead := s.currentProgress()
+			for _, d := range dead {
+				if d.Offset > after {
+					offsets = append(offsets, d.Offset)
+				}
+			}
+			return offsets, nil
+		}
+		var accepted []uint64
+		rejections := 0
+		publish := func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
+			durable, _ := letters(0)
+			for i, m := range batch {
+				if err := check(m); err != nil {
+					rejections++
+					return i, err
+				}
+				for before := m.Offset - 1; before > 0 && before%3 == 0; before-- {
+					if !raised && !slices.Contains(durable, before) {
+						t.Errorf("%d is published before the dead letter %d is stored", m.Offset, before)
+					}
+				}
+				accepted = append(accepted, m.Offset)
+			}
+			return len(batch), nil
+		}
+		sink := announcingSink{&statefulSink{sinkFuncs: sinkFuncs{publish: publish}}, check}
+		journal := journalOf(changesIn(slices.Repeat([]string{"a"}, end)...), &s)
+		startPipeline(t, sink, journal, event.Cursor{}, Config{DeadLetters: letters}).drainUpTo(t, end)
+		if dead, _ := letters(0); rejections > 1 || len(dead) != end/3 || len(accepted) != end-end/3 {
+			t.Errorf("%d rejections by the destination, %d dead letters, %d accepted", rejections, len(dead), len(accepted))
+		}
+		first := slices.Clone(accepted)
+		raised, accepted = true, nil
+		startPipeline(t, sink, journal, event.Cursor{}, Config{DeadLetters: letters}).drainUpTo(t, end)
+		if !slices.Equal(accepted, first) {
+			t.Errorf("after a restart %v, want %v", accepted, first)
+		}
+	})
 }
