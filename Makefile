@@ -106,8 +106,8 @@ e2e-race: parts ## Run the end-to-end tests with the race detector in the tests 
 
 .PHONY: failovers
 failovers: ## Take the active exporter away 240 times in four ways, for each bus of the state (two hours; RATE=200 on two cores)
-	KUBECDC_E2E_FAILOVERS=$(or $(FAILOVERS),60) KUBECDC_E2E_RATE=$(or $(RATE),1000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 REQUIRE_INTEGRATION=1 \
-		go test -C test/e2e -v -timeout 300m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart|TestVerifyFindsNoFalseDifferenceAfterFailover' .
+	KUBECDC_E2E_FAILOVERS=$(or $(FAILOVERS),60) KUBECDC_E2E_RATE=$(or $(RATE),1000) KUBECDC_E2E_REPLICAS=3 KUBECDC_E2E_CLOCKS=1 KUBECDC_E2E_CUTS=$(or $(CUTS),20) REQUIRE_INTEGRATION=1 \
+		go test -C test/e2e -v -timeout 300m -run 'TestFailoversNeverLoseRepeatOrReorder|TestFailoverWithClocksAnHourApart|TestVerifyFindsNoFalseDifferenceAfterFailover|TestActiveYieldsToStandby' .
 
 .PHONY: plants
 plants: ## Have 41 manipulations found and repaired one by one, in five formats on two buses, beside 100 quiet resources (an hour)
@@ -136,7 +136,7 @@ memory: ## Prove at full size how little memory a million objects take (minutes)
 
 .PHONY: unhealthy
 unhealthy: ## Let one topic of ten, and one broker of three, fail for UNHEALTHY_FOR in each way (two hours; an idle machine)
-	UNHEALTHY_FOR=$(or $(UNHEALTHY_FOR),10m) REQUIRE_INTEGRATION=1 go test -v -timeout 3h -run TestOneFailing ./test/unhealthy
+	UNHEALTHY_FOR=$(or $(UNHEALTHY_FOR),10m) REQUIRE_INTEGRATION=1 go test -v -timeout 3h -run 'TestOneFailing|TestChangesThatAreTooLarge' ./test/unhealthy
 
 .PHONY: refusals
 refusals: ## Let destinations of 1 to 300 lanes refuse 1 to 99 % of the changes, with two restarts each (minutes)

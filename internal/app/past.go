@@ -16,10 +16,8 @@ import (
 )
 
 const (
-	// pastTimeout bounds how long a start on an empty journal waits for the destinations.
-	pastTimeout = 5 * time.Second
-	// pastWindow is how many positions are read at the end of each lane: there may be markers, and records of others.
-	pastWindow = 1000
+	pastTimeout = 5 * time.Second // of a start on an empty journal
+	pastWindow  = 1000            // positions at the end of each lane: there may be markers, and records of others
 
 	forgottenPast = "the destination holds records of earlier runs, and what they knew is gone"
 )
@@ -35,9 +33,6 @@ func recordForgottenPast(ctx context.Context, cfg *config.Config, j *journal.Jou
 	var looking sync.WaitGroup
 	var past atomic.Bool
 	for _, s := range cfg.Sinks {
-		if s.Kafka == nil && s.NATS == nil {
-			continue
-		}
 		looking.Go(func() {
 			err := findRecords(limited, s, cfg.Cluster.Name)
 			if errors.Is(err, errFound) {
@@ -58,6 +53,9 @@ var errFound = errors.New("found")
 
 // findRecords returns errFound if a lane of a sink ends with records of a cluster, among those of others.
 func findRecords(ctx context.Context, s config.Sink, cluster string) error {
+	if s.Kafka == nil && s.NATS == nil {
+		return nil
+	}
 	reader, err := OpenStoredReader(s)
 	if err != nil {
 		return err

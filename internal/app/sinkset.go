@@ -140,9 +140,7 @@ func (set *sinkSet) pipelineConfig(
 		Route:              skipUnwanted(s, set.routes.routeFor(s.Name)),
 		AlreadyDelivered:   from.replica.deliveredFilter(s.Name),
 		WhyHeld:            from.replica.heldReason(s.Name),
-		DeadLetters: func(after uint64) ([]uint64, error) {
-			return from.journal.DeadLetterOffsets(s.Name, after)
-		},
+		DeadLetters:        func(after uint64) ([]uint64, error) { return from.journal.DeadLetterOffsets(s.Name, after) },
 	}
 	if s.OnOversize == config.Reduce {
 		cfg.Truncate = shape.TruncateOnce
