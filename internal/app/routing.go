@@ -126,8 +126,8 @@ func WatermarkTopics(cfg *config.Config, sink string) (func(c *event.Change) (to
 	}, nil
 }
 
-// skipUnwanted skips the changes that the format of a sink, or the state that its bucket keeps, cannot represent, and first
-// lists if it gets changes only.
+// skipUnwanted skips the changes that the format of a sink, or the state that its bucket keeps, cannot represent, control
+// records if it gets rows only, and first lists if it gets changes only.
 func skipUnwanted(s config.Sink, route func(*event.Change) delivery.Route) func(*event.Change) delivery.Route {
 	f, err := s.ParseFormat()
 	if err != nil { // not reached: the sink was made with this format
@@ -141,7 +141,7 @@ func skipUnwanted(s config.Sink, route func(*event.Change) delivery.Route) func(
 			return delivery.Route{Skip: true}
 		case c.Type == event.Watermark && !slices.Contains(c.Watermark.Sinks, s.Name):
 			return delivery.Route{Skip: true}
-		case !f.CanRepresent(c), rows && c.Type.IsBeside():
+		case !f.CanRepresent(c), rows && c.Type.IsBeside(), s.RowsOnly && c.Type.IsControl():
 			return delivery.Route{Skip: true}
 		case route == nil:
 			return delivery.Route{Partial: changesOnly}

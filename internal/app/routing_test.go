@@ -111,3 +111,20 @@ routes:
 		}
 	}
 }
+
+// TestASinkWithRowsOnlySkipsControlRecords in both formats, and no change.
+func TestASinkWithRowsOnlySkipsControlRecords(t *testing.T) {
+	for _, rowsOnly := range []bool{false, true} {
+		for _, f := range []string{"debezium", "upsert"} {
+			route := skipUnwanted(config.Sink{Name: "main", Format: f, RowsOnly: rowsOnly}, nil)
+			for typ, control := range map[event.Type]bool{
+				event.Gap: true, event.SnapshotBegin: true, event.SnapshotEnd: true, event.PartialBegin: true, event.PartialEnd: true,
+				event.Snapshot: false, event.Added: false, event.Updated: false, event.Deleted: false, event.Sync: false,
+			} {
+				if skip := route(&event.Change{Type: typ}).Skip; skip != (control && rowsOnly) {
+					t.Errorf("%s, rowsOnly %v: %s is skipped: %v", f, rowsOnly, typ, skip)
+				}
+			}
+		}
+	}
+}

@@ -119,6 +119,8 @@ type Sink struct {
 	Format string `mapstructure:"format"`
 	// Of debezium in Kafka: inline or registry, see docs/events-reference.md.
 	Schema string `json:",omitempty" mapstructure:"schema"`
+	// Of debezium and upsert: whether control records, which have no value there, are left out, as with schema.
+	RowsOnly bool `json:",omitempty" mapstructure:"rowsOnly"`
 	// What happens to a change that is too large: reduce leaves out parts and lists them; deadLetter keeps it whole.
 	OnOversize string `mapstructure:"onOversize"`
 	// How often a record marks up to which version each resource is complete, at least 1s; 0s: never. See

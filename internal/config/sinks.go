@@ -47,7 +47,7 @@ func validateSinks(rep *reporter, all []Sink, routes []Route) {
 			names.validate(rep, at, "sink", s.Name)
 		}
 		validateFormat(rep, at+".format", s)
-		validateSchema(rep, at, s)
+		validateRows(rep, at, s)
 		rep.checkOneOf(at+".start", s.Start, StartSnapshot, StartJournal, StartNow)
 		rep.checkOneOf(at+".onOversize", s.OnOversize, Reduce, DeadLetter)
 		validateDestination(rep, at, s)
@@ -126,21 +126,27 @@ func (s Sink) ParseFormat() (format.Format, error) {
 	return f, err
 }
 
-// validateSchema checks that typed rows are asked for where they can be, and nothing that has no row.
-func validateSchema(rep *reporter, at string, s Sink) {
+// HasRowsOnly reports whether the sink gets no control records.
+func (s Sink) HasRowsOnly() bool { return s.RowsOnly || s.Schema != "" }
+
+// validateRows checks that rows alone, or typed ones, are asked for where they can be, and nothing that has no row.
+func validateRows(rep *reporter, at string, s Sink) {
 	f, _ := s.ParseFormat()
 	if s.Kafka != nil {
 		rep.addJoined(at, at+".kafka", s.Kafka.ValidateRegistry(f))
 	}
 	switch {
-	case s.Schema == "":
-	case typedFormats[s.Schema] == 0:
+	case !s.HasRowsOnly():
+	case s.RowsOnly && !f.HasRows():
+		rep.addProblem(at+".rowsOnly", Problem{Message: "values of this format are no rows", Found: "format: " + cmp.Or(s.Format, "json"),
+			Expected: "format: debezium or upsert, or rowsOnly: false"})
+	case s.Schema != "" && typedFormats[s.Schema] == 0:
 		rep.checkOneOf(at+".schema", s.Schema, slices.Sorted(maps.Keys(typedFormats))...)
-	case !f.IsTyped() || s.Kafka == nil:
+	case s.Schema != "" && (!f.IsTyped() || s.Kafka == nil):
 		rep.addProblem(at+".schema", Problem{Message: "rows have a schema in the format debezium in Kafka only",
 			Found: "format: " + cmp.Or(s.Format, "json"), Expected: "format: debezium and kafka beside it"})
 	case s.Watermarks != 0:
-		rep.addProblem(at+".watermarks", Problem{Message: "a watermark is no row, and a topic with a schema has rows only",
+		rep.addProblem(at+".watermarks", Problem{Message: "a watermark is no row, and this sink has rows only, by schema or rowsOnly",
 			Found: s.Watermarks.String(), Expected: "0s"})
 	}
 }

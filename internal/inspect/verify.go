@@ -45,9 +45,9 @@ func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.R
 	if err != nil {
 		return nil, exit.With(exit.Usage, err)
 	}
-	if s.Schema != "" && !o.StreamOnly {
+	if s.HasRowsOnly() && !o.StreamOnly {
 		return nil, exit.With(exit.Environment, fmt.Errorf("not verified: the sink %s has rows only, and no watermark shows up to which "+
-			"version they are complete; use --stream-only, or verify a sink without `schema`", s.Name))
+			"version they are complete; use --stream-only, or verify a sink without `schema` and `rowsOnly`", s.Name))
 	}
 	if s.Watermarks == 0 && !o.StreamOnly {
 		return nil, exit.With(exit.Environment, fmt.Errorf("not verified: the sink %s has no watermarks, so nothing shows up to which version "+
