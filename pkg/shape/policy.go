@@ -40,6 +40,8 @@ type Policy struct {
 	Filter string `mapstructure:"filter"`
 	// Members of the objects that are emitted.
 	Fields Fields `mapstructure:"fields"`
+	// Annotations that each object has in addition, such as the environment; redacted and filtered as its own.
+	AddAnnotations []Annotation `mapstructure:"addAnnotations"`
 }
 
 // Fields selects members of objects. Members that identify the object are always kept: apiVersion, kind, and of metadata the
@@ -68,6 +70,7 @@ func (p Policy) Validate(at string, keyed bool) error {
 	oneOf("before", p.Before, "none", beforeFull)
 	oneOf("changed", p.Changed, changedNone, changedPaths, ChangedValues)
 	p.validateRedaction(problem, keyed)
+	validateAnnotations(problem, p.AddAnnotations)
 	if len(p.OnlyIfChanged) > 0 && len(p.IgnoreChanges) > 0 {
 		problem("ignoreChanges", "cannot be combined with onlyIfChanged; remove one of them")
 	}

@@ -27,6 +27,7 @@ type rule struct {
 	ignoreChanges   *path.Tree
 	filter          *filter.Filter
 	fields          *fieldSelector
+	added           annotator
 	changed         string
 	before          bool // updates carry the state before them
 	keepsBodies     bool // states of objects are stored
@@ -65,6 +66,9 @@ func compileRule(p Policy, options Options) (*rule, error) {
 	if r.fields, err = newFieldSelector(keep, drop); err != nil {
 		return nil, fmt.Errorf("fields: %w", err)
 	}
+	if r.added, err = newAnnotator(p.AddAnnotations); err != nil {
+		return nil, fmt.Errorf("addAnnotations: %w", err)
+	}
 	if p.Filter != "" {
 		if r.filter, err = filter.Compile(p.Filter, true); err != nil {
 			return nil, fmt.Errorf("filter: %w", err)
@@ -73,7 +77,7 @@ func compileRule(p Policy, options Options) (*rule, error) {
 	describes := r.changed != "" && r.changed != changedNone
 	r.keepsBodies = r.before || describes || r.onlyIfChanged != nil || r.ignoreChanges != nil ||
 		r.filter != nil && r.filter.UsesOldObject()
-	r.passesUnchanged = !r.keepsBodies && r.filter == nil && r.fields == nil && r.redactor == nil
+	r.passesUnchanged = !r.keepsBodies && r.filter == nil && r.fields == nil && r.redactor == nil && r.added.members == ""
 	return r, nil
 }
 
@@ -161,10 +165,13 @@ func (r *rule) shapeWithBodies(o *event.Observation, of *objectFlags, bodies Bod
 	return nil
 }
 
-// redactBodies redacts the bodies of an observation. Bodies that cannot be redacted are removed.
+// redactBodies annotates and redacts the bodies of an observation. Bodies that cannot be redacted are removed.
 func (r *rule) redactBodies(o *event.Observation, of *objectFlags) {
 	kept := o.Bodies[:0]
 	for _, b := range o.Bodies {
+		if r.added.annotate(&b.Raw) != nil {
+			continue
+		}
 		if r.redactor != nil {
 			identity := identityOf(&event.Change{Resource: o.Resource, UID: b.UID, Name: b.Key})
 			target := subject{resource: o.Resource, key: b.Key, identity: identity}
@@ -200,7 +207,11 @@ func (r *rule) shapeChange(c *event.Change, last []byte, of *objectFlags) (state
 		return nil, true
 	}
 	emitted := of.mayBeEmitted(c)
-	hidden, err := r.redactChange(c, &last)
+	var hidden objectParts
+	err := r.added.annotate(&c.Before, &c.After)
+	if err == nil {
+		hidden, err = r.redactChange(c, &last)
+	}
 	if err != nil {
 		r.withholdChange(c, err)
 		return nil, recordDecision(c, !isCompared(c) || !emitted, of)

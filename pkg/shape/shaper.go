@@ -201,10 +201,11 @@ func (s *Shaper) ruleOfStored(resource event.Resource) *rule {
 	return cmp.Or(s.ruleOfResource(resource), s.strict)
 }
 
-// formOf returns the ID of the form in which objects of a resource are read: in a version, and as a whole or their metadata.
+// formOf returns the ID of the form in which objects of a resource are read: in a version, as a whole or their metadata, and
+// with which annotations.
 // States of different forms cannot be compared.
 func (r *rule) formOf(resource event.Resource) uint32 {
-	return hashDescription(fmt.Sprintf("%s %t", resource.Version, r.metadataOnly))
+	return hashDescription(fmt.Sprintf("%s %t%s", resource.Version, r.metadataOnly, r.added.members))
 }
 
 // emissionOf returns how objects of a resource are emitted now.

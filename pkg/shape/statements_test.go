@@ -129,6 +129,7 @@ var statements = map[string]map[string]string{
 		"| `changed: values`":             "pkg/shape/diff/list_test.go TestEveryDifferenceIsNamedOnceWithItsValues; pkg/shape/diff/list_test.go TestAListOfValuesIsBounded",
 		"| `fields.drop`":                 "shaper_test.go TestFieldsAreKeptAndDropped",
 		"| `fields.keep`":                 "shaper_test.go TestFieldsAreKeptAndDropped",
+		"| `addAnnotations`":              "annotate_test.go TestAddedAnnotationsAreShapedAsTheObjectsOwn; annotate_test.go TestAddedAnnotationsAreInEachObject; test/e2e/added_annotations_test.go TestAddedAnnotationsAreInEachRecord",
 		"The values applied to the state": "pkg/shape/diff/list_test.go TestEveryListMakesAfterOfBefore; shaper_test.go TestDroppedFieldsAreInNoList; shaper_test.go TestFieldsAreKeptAndDropped",
 		"All of these except `fields`":    "shaper_test.go TestStoredStatesAreRedacted; shaper_test.go TestDefaultPolicyStoresNoStates; statements_test.go TestAlwaysBeforeAppliesToAllRules",
 	},
