@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -76,5 +78,21 @@ sinks:
 	left, err := filepath.Glob("*")
 	if want := []string{"config.yaml", "kubeconfig"}; err != nil || !slices.Equal(left, want) {
 		t.Errorf("there are %v (%v), want %v", left, err, want)
+	}
+}
+
+// TestLinesOfOtherProgramsAreInTheLog in its form, whole, and until the program ends.
+func TestLinesOfOtherProgramsAreInTheLog(t *testing.T) {
+	var log logs.Buffer
+	restore := logStandardError(logs.WithoutTime(&log))
+	plugin := exec.Command("/bin/sh", "-c", `echo "the session has expired" >&2; printf 'no "newline"' >&2`)
+	plugin.Stderr = os.Stderr // as client-go sets it
+	err := plugin.Run()
+	if restore(); err != nil {
+		t.Fatal(err)
+	}
+	const begins = `level=WARN msg="another program, or a library, has written to the standard error" text=`
+	if got, want := log.Lines(), []string{begins + `"the session has expired"`, begins + `"no \"newline\""`}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }

@@ -170,7 +170,8 @@ func (s *Set) writePending() {
 	s.writeLines()
 }
 
-// queueLines queues one line for each kind of event and for each new status of members. Requires s.mu.
+// queueLines queues one line for each kind of event and for each new status of members: for each remedy, unless these are
+// many. Requires s.mu.
 func (s *Set) queueLines() {
 	known := map[problemKey]bool{}
 	for _, c := range s.members {
@@ -187,7 +188,13 @@ func (s *Set) queueLines() {
 	}
 	s.others, s.firstPending = nil, time.Time{}
 	for _, alike := range groupBy(due, func(t transition) Code { return t.to.Code }) {
-		s.queueLine(alike)
+		each := groupBy(alike, func(t transition) string { return t.to.Remedy })
+		if len(each) > maxLoggedCauses {
+			each = [][]transition{alike}
+		}
+		for _, one := range each {
+			s.queueLine(one)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package condition_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,5 +186,49 @@ func TestAnEventOfManyMembersIsOneLine(t *testing.T) {
 			`level=WARN msg="history was lost, reading all objects" code=HistoryLost reason="too old: 1000" resources="r000, r001, r002 and 177 more"`,
 			`level=WARN msg="history was lost, reading all objects" code=HistoryLost reason="too old: 9" resources=pods from=8`,
 		)
+	})
+}
+
+// TestMembersWithRemediesOfTheirOwnHaveALineEach, while these are few, also if their causes are alike and come one behind
+// the other.
+func TestMembersWithRemediesOfTheirOwnHaveALineEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for members, want := range map[int]int{10: 10, 200: 1} {
+			var log logs.Buffer
+			set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
+			for n := range members {
+				name := fmt.Sprintf("r%03d", n)
+				p := away("refused on port 4711")
+				p.Remedy = "exclude " + name
+				set.Add(name, starting).Update(p)
+			}
+			time.Sleep(time.Minute)
+			if lines := log.Lines(); len(lines) != want {
+				t.Errorf("%d members: %d lines: %q", members, len(lines), lines)
+			}
+			late := away("refused on port 4712")
+			late.Remedy = "exclude the late one"
+			set.Add("late", starting).Update(late)
+			time.Sleep(time.Minute)
+			if lines := log.Lines(); len(lines) != want+1 || !strings.HasSuffix(lines[want], "resources=late") {
+				t.Errorf("the late one: %q", lines[want:])
+			}
+			set.Close()
+		}
+	})
+}
+
+// TestADurationThatGrowsIsNoNews, however it is written.
+func TestADurationThatGrowsIsNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logs.Buffer
+		set := condition.NewSet(logs.WithoutTime(&log), "resource", "resources")
+		defer set.Close()
+		pods := set.Add("pods", ready)
+		for _, d := range []time.Duration{10 * time.Second, time.Minute, 90 * time.Second, time.Hour, 1500 * time.Millisecond} {
+			pods.Update(away(fmt.Sprintf("no answer for %s", d)))
+			time.Sleep(time.Minute)
+		}
+		expectLines(t, &log, `level=WARN msg="the destination cannot be reached" code=SinkUnreachable reason="no answer for 10s" resources=pods`)
 	})
 }

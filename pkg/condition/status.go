@@ -336,12 +336,12 @@ type problemKey struct {
 	cause string
 }
 
-// similarityKey identifies problems that share a line: numbers in causes, such as ports and positions, do not matter.
-func (p Problem) similarityKey() problemKey { return problemKey{p.Code, maskNumbers(p.Cause)} }
+// similarityKey identifies problems that are logged once: numbers in causes, such as ports and positions, do not matter.
+func (p Problem) similarityKey() problemKey { return problemKey{p.Code, maskNumbers(p.Cause) + p.Remedy} }
 
-var numbers = regexp.MustCompile(`[0-9]+`)
+var numbers = regexp.MustCompile(`[0-9]+([hm.][0-9]+)*`)
 
-// maskNumbers replaces each number in a text by "#", so that equal faults of different things have equal texts.
+// maskNumbers replaces each number and duration in a text by "#", so that equal faults of different things have equal texts.
 func maskNumbers(text string) string { return numbers.ReplaceAllString(text, "#") }
 
 // Condition is the condition of one thing. It is safe for concurrent use, and its methods do not block on a slow log that

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
+	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
 // brokenTypes are types that are served and cannot be followed, each in its way.
@@ -39,7 +40,7 @@ func brokenTypes(f *fakeAPI) map[string]http.HandlerFunc {
 }
 
 // startWithBroken starts a source beside the broken types.
-func startWithBroken(t *testing.T, f *fakeAPI, st *store, rules ...selection.Rule) (*Source, func()) {
+func startWithBroken(t *testing.T, f *fakeAPI, st *store, rules ...selection.Rule) (s *Source, log *logs.Buffer, stop func()) {
 	broken := brokenTypes(f)
 	names := []string{"pods"}
 	for name := range broken {
@@ -47,7 +48,7 @@ func startWithBroken(t *testing.T, f *fakeAPI, st *store, rules ...selection.Rul
 	}
 	slices.Sort(names)
 	f.groups = []apidiscovery.APIGroupDiscovery{coreGroup(names...)}
-	s, _, stop := startSource(t, f, st, func(c *Config) {
+	return startSource(t, f, st, func(c *Config) {
 		connectTo(t, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if answer := broken[r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]]; answer != nil {
 				answer(w, r)
@@ -57,13 +58,13 @@ func startWithBroken(t *testing.T, f *fakeAPI, st *store, rules ...selection.Rul
 		}))
 		c.Rules = rules
 	})
-	return s, stop
 }
 
-// TestAWildcardIsReadyBesideTypesThatNeverWorked, and each of them is named with the reason and the way to exclude it.
+// TestAWildcardIsReadyBesideTypesThatNeverWorked within half a minute, and each of them is named with the reason and the way
+// to exclude it, once in the log.
 func TestAWildcardIsReadyBesideTypesThatNeverWorked(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, _ func(*Config)) {
-		s, stop := startWithBroken(t, f, st, selection.Rule{Select: []string{"*"}})
+		s, log, stop := startWithBroken(t, f, st, selection.Rule{Select: []string{"*"}})
 		defer stop()
 		time.Sleep(30 * time.Second)
 		for look := range 20 {
@@ -71,6 +72,11 @@ func TestAWildcardIsReadyBesideTypesThatNeverWorked(t *testing.T) {
 				t.Fatalf("not ready at look %d: %+v", look, condition.Summarize(s.Conditions()))
 			}
 			time.Sleep(7 * time.Second)
+		}
+		for name := range brokenTypes(nil) {
+			if n := strings.Count(log.String(), fmt.Sprintf("exclude: [\\\"%s\\\"]; or mend what the cause names\" scopes=%s\n", name, name)); n != 1 {
+				t.Errorf("%d lines are of %s:\n%s", n, name, log)
+			}
 		}
 		for _, r := range s.Status() {
 			if r.Scope == "pods" {
@@ -92,7 +98,7 @@ func TestANamedTypeThatNeverWorkedIsNotReady(t *testing.T) {
 	for name := range brokenTypes(nil) {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, _ func(*Config)) {
-				s, stop := startWithBroken(t, f, st, selection.Rule{Select: []string{"*"}}, selection.Rule{Select: []string{name}})
+				s, _, stop := startWithBroken(t, f, st, selection.Rule{Select: []string{"*"}}, selection.Rule{Select: []string{name}})
 				defer stop()
 				time.Sleep(40 * time.Second)
 				if s.Ready() {

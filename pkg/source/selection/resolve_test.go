@@ -185,6 +185,16 @@ func TestSingularShortNameOrKindGetsASuggestion(t *testing.T) {
 	}
 }
 
+// TestEachResourceOfANameIsSuggested: nothing shows which of two gateways is meant.
+func TestEachResourceOfANameIsSuggested(t *testing.T) {
+	c := catalogOf("gateway.networking.k8s.io/v1: gateways", "networking.istio.io/v1: gateways", "networking.istio.io/v1beta1: gateways")
+	waiting := Resolve([]Rule{{Select: []string{"gateways"}}}, c).Unserved
+	const want = "the API server does not serve this; did you mean gateways.gateway.networking.k8s.io or gateways.networking.istio.io?"
+	if len(waiting) != 1 || waiting[0].Reason != want {
+		t.Errorf("%+v", waiting)
+	}
+}
+
 func TestFailedGroupKeepsItsResources(t *testing.T) {
 	groups, lists := discoveryDocuments("/v1: pods", "metrics.example/v1: nothing")
 	groups = append(groups, &metav1.APIGroup{Name: "new.example"})
