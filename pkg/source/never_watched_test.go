@@ -35,6 +35,7 @@ func brokenTypes(f *fakeAPI) map[string]http.HandlerFunc {
 		"versionless": list(""), "unlistable": refuseWith(405), "failing": refuseWith(500), "down": refuseWith(503), "absent": refuseWith(501),
 		"unwatchable": watching(refuseWith(405)), "unwatched": watching(refuseWith(404)), "brief": watching(func(http.ResponseWriter, *http.Request) {}),
 		"hanging":      func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"redirected":   http.RedirectHandler("http://127.0.0.1:1/", http.StatusFound).ServeHTTP,
 		"initializing": answerInitializing(429), "html": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
-// transport wraps all requests. It asks for uncompressed responses (without the header a server may choose any coding) and
-// rejects others, and it compares this machine's clock with the date of each response.
+// transport wraps all requests. It asks for uncompressed responses (without the header a server may choose any coding),
+// rejects others and redirects to other servers, and it compares this machine's clock with the date of each response.
 type transport struct {
 	http.RoundTripper
 	skew *atomic.Int64
@@ -40,6 +40,11 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		_ = answer.Body.Close() // discarded unread
 		return nil, fmt.Errorf("the response from %s is compressed (Content-Encoding: %s) although uncompressed data was requested: "+
 			"look at the proxy there", r.URL.Host, coding)
+	}
+	if to, err := answer.Location(); err == nil && (to.Host != r.URL.Host || to.Scheme != r.URL.Scheme) {
+		_ = answer.Body.Close() // discarded unread
+		return nil, fmt.Errorf("%s redirects to another server (status %d), which would get the credentials: look at the proxy there",
+			r.URL.Host, answer.StatusCode)
 	}
 	return answer, nil
 }
