@@ -241,10 +241,11 @@ func stepChangedBeside(s Scope, snapshot *sinkSnapshot, after event.Known, delta
 }
 
 // handleDeleted handles a DELETED watch event, which carries the final state. In a list it deletes an object that the list
-// had returned or that was known before. Some servers send the name alone, and more than once: that deletes the known
-// object.
+// had returned or that was known before. Some servers send the object's last version instead of that of the delete
+// (kubernetes#58545), or the name alone, and more than once: that deletes the known object.
 func (s *objectStep) handleDeleted(o *Object) {
-	if s.list == nil && s.isOutdated(o) {
+	ofKnown := o.ResourceVersion == s.known.ResourceVersion && (o.UID == s.known.UID || o.UID == "")
+	if s.list == nil && s.isOutdated(o) && !ofKnown {
 		return
 	}
 	if nameAlone := o.UID == "" && (s.scope.Identified || o.ResourceVersion == ""); nameAlone && !s.isKnown() {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
@@ -250,7 +251,7 @@ func (b *Batch) readArrived(events *decode.Stream) error {
 func (b *Batch) Add(e deltas.Event, size int) {
 	b.Read++
 	b.bytes += size
-	if IsPosition(e.Object.ResourceVersion) {
+	if order, _ := resourceversion.Compare(e.Object.ResourceVersion, b.Position); IsPosition(e.Object.ResourceVersion) && order >= 0 {
 		b.Position = e.Object.ResourceVersion
 	}
 	if e.Type == watch.Bookmark {
