@@ -42,7 +42,13 @@ func brokenTypes(f *fakeAPI) map[string]http.HandlerFunc {
 
 // startWithBroken starts a source beside the broken types.
 func startWithBroken(t *testing.T, f *fakeAPI, st *store, rules ...selection.Rule) (s *Source, log *logs.Buffer, stop func()) {
-	broken := brokenTypes(f)
+	return startBeside(t, f, st, brokenTypes(f), rules...)
+}
+
+// startBeside starts a source of pods beside types that are answered elsewhere.
+func startBeside(
+	t *testing.T, f *fakeAPI, st *store, broken map[string]http.HandlerFunc, rules ...selection.Rule,
+) (s *Source, log *logs.Buffer, stop func()) {
 	names := []string{"pods"}
 	for name := range broken {
 		names = append(names, name)
@@ -89,6 +95,29 @@ func TestAWildcardIsReadyBesideTypesThatNeverWorked(t *testing.T) {
 			c := r.Condition
 			if c.Code != condition.ResourceNeverWatched || c.Cause == "" || !strings.Contains(c.Remedy, fmt.Sprintf("resources[0].exclude: [%q]", r.Scope)) {
 				t.Errorf("%s: %s, %q, %q", r.Scope, c.Code, c.Cause, c.Remedy)
+			}
+		}
+	})
+}
+
+// TestManyTypesThatFailBlockNoOther, although eight are listed at a time.
+func TestManyTypesThatFailBlockNoOther(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, _ func(*Config)) {
+		broken := map[string]http.HandlerFunc{}
+		for name, answer := range brokenTypes(f) {
+			for i := range 4 {
+				broken[fmt.Sprintf("a%s%d", name, i)] = answer // before the pods
+			}
+		}
+		s, _, stop := startBeside(t, f, st, broken, selection.Rule{Select: []string{"*"}})
+		defer stop()
+		time.Sleep(30 * time.Second)
+		if !s.Ready() {
+			t.Errorf("not ready: %+v", condition.Summarize(s.Conditions()))
+		}
+		for _, r := range s.Status() {
+			if (r.Scope == "pods") != (r.State == Live) {
+				t.Errorf("%s: %s", r.Scope, r.State)
 			}
 		}
 	})

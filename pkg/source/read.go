@@ -84,6 +84,7 @@ func (r *reader) read(ctx context.Context, at string, v visitor) (position, ahea
 		if err == nil || ctx.Err() != nil || isAppendError(err) || at != "" && isUnavailable(err) {
 			return a.position, a.aheadUpTo, err
 		}
+		r.slot.Release() // a type that fails does not block the lists of others
 		if err := r.recover(ctx, err); err != nil {
 			return "", "", err
 		}
