@@ -97,6 +97,7 @@ func TestClientsFollowTheRules(t *testing.T) {
 			})
 			t.Run("deeply nested objects", func(t *testing.T) { rebuildDeepObjects(t, commands) })
 			t.Run("what an update changed", func(t *testing.T) { readChanged(t, client.name, commands) })
+			t.Run("every member", func(t *testing.T) { readMembers(t, client.name, commands) })
 			t.Run("no records", func(t *testing.T) { rejectValues(t, commands) })
 			t.Run("example", func(t *testing.T) { runExample(t, client.name, dir, commands) })
 		})

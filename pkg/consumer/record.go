@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"time"
 	"unicode/utf8"
 
@@ -11,8 +12,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
-// Record is a native object (docs/events.md), reduced to the members that a table needs. A table retains After and does not
-// modify it.
+// Record is a native object, with each member that docs/events-reference.md lists. A table retains After and modifies no
+// member.
 type Record struct {
 	ID                string          `json:"id"`
 	Type              string          `json:"type"`
@@ -20,21 +21,34 @@ type Record struct {
 	Group             string          `json:"group"`
 	Version           string          `json:"version"`
 	Resource          string          `json:"resource"`
+	Kind              string          `json:"kind"`
 	Namespace         string          `json:"namespace"`
 	Name              string          `json:"name"`
 	UID               string          `json:"uid"`
 	ResourceVersion   string          `json:"resourceVersion"`
 	ListVersion       string          `json:"listVersion"`
+	Generation        int64           `json:"generation"`
 	ObservedAt        time.Time       `json:"observedAt"`
 	ChangedAt         *ChangedAt      `json:"changedAt"`
+	Delta             string          `json:"delta"`
 	Coalesced         bool            `json:"coalesced"`
 	FinalStateUnknown bool            `json:"finalStateUnknown"`
 	Left              bool            `json:"left"`
+	RedactionChanged  bool            `json:"redactionChanged"`
+	Actor             *Actor          `json:"actor"`
+	Class             string          `json:"class"`
 	Snapshot          *Snapshot       `json:"snapshot"`
 	Gap               *Gap            `json:"gap"`
 	Watermark         *Watermark      `json:"watermark"`
+	Replay            *Replay         `json:"replay"`
+	Of                string          `json:"of"`
+	By                *Author         `json:"by"`
+	RequestedBy       *Author         `json:"requestedBy"`
+	Certainty         string          `json:"certainty"`
+	DeadLetter        *DeadLetter     `json:"deadLetter"`
+	Omitted           []string        `json:"omitted"`
 	Changed           []Difference    `json:"changed"`
-	DeadLetter        json.RawMessage `json:"deadLetter"`
+	Before            json.RawMessage `json:"before"`
 	After             json.RawMessage `json:"after"`
 }
 
@@ -43,6 +57,49 @@ type ChangedAt struct {
 	At        time.Time `json:"at"`
 	NotBefore time.Time `json:"notBefore"`
 	Source    string    `json:"source"` // audit, managedFields, deletion or watch
+}
+
+// Actor is the member actor: the field manager of a write, by the name that it gave itself.
+type Actor struct {
+	Manager     string    `json:"manager"`
+	Operation   string    `json:"operation"` // Apply or Update
+	Subresource string    `json:"subresource"`
+	Time        time.Time `json:"time"`
+}
+
+// Author is the authenticated user of a request, or in Unknown the reason why none is named. The client chose what is in
+// Claimed.
+type Author struct {
+	User                    string    `json:"user"`
+	UID                     string    `json:"uid"`
+	Groups                  []string  `json:"groups"`
+	Impersonator            string    `json:"impersonator"`
+	ImpersonationConstraint string    `json:"impersonationConstraint"`
+	Verb                    string    `json:"verb"`
+	Subresource             string    `json:"subresource"`
+	Received                time.Time `json:"received"`
+	Claimed                 struct {
+		UserAgent string   `json:"userAgent"`
+		SourceIPs []string `json:"sourceIPs"`
+		AuditID   string   `json:"auditID"`
+	} `json:"claimed"`
+	Unknown string `json:"unknown"`
+}
+
+// Replay is the member replay: of a record that is emitted again Of and Type, of the end of a replay the rest.
+type Replay struct {
+	ID     string `json:"id"`
+	Of     string `json:"of"`
+	Type   string `json:"type"`
+	State  string `json:"state"`
+	Count  int    `json:"count"`
+	Reason string `json:"reason"`
+}
+
+// DeadLetter is the member deadLetter: the sink that could not deliver the record, and why.
+type DeadLetter struct {
+	Sink   string `json:"sink"`
+	Reason string `json:"reason"`
 }
 
 // Snapshot is the member snapshot. All fields except ID are set only on snapshot.end.
@@ -136,85 +193,39 @@ func (r *Record) decode(value []byte) error {
 		if m.I = rawjson.SkipValue(value, begin, 1); m.I < 0 {
 			break
 		}
-		if err := r.decodeMember(string(m.Key), value[begin:m.I]); err != nil {
+		if err := r.decodeMember(m.Key, value[begin:m.I]); err != nil {
 			return err
 		}
 	}
 	return rawjson.CheckEnd(value, m.I)
 }
 
-// decodeMember sets a member from a valid value. Members that a Record does not have are ignored.
-func (r *Record) decodeMember(name string, value []byte) error {
-	if name == "after" {
-		r.After = bytes.Clone(value)
+// members has the index of each field of a Record by the name of its member.
+var members = func() map[string]int {
+	fields := make(map[string]int)
+	for field := range reflect.TypeFor[Record]().Fields() {
+		fields[field.Tag.Get("json")] = field.Index[0]
+	}
+	return fields
+}()
+
+// decodeMember sets a member from a valid value. Unknown members are ignored.
+func (r *Record) decodeMember(name []byte, value []byte) error {
+	field, known := members[string(name)]
+	if !known {
 		return nil
 	}
-	text := r.textMember(name)
-	if text != nil && value[0] == '"' && utf8.Valid(value) {
-		*text = string(rawjson.Unquote(value))
+	switch member := reflect.ValueOf(r).Elem().Field(field).Addr().Interface().(type) {
+	case *json.RawMessage:
+		*member = bytes.Clone(value)
 		return nil
-	}
-	if text != nil {
-		return json.Unmarshal(value, text)
-	}
-	if member := r.otherMember(name); member != nil {
+	case *string:
+		if value[0] == '"' && utf8.Valid(value) {
+			*member = string(rawjson.Unquote(value))
+			return nil
+		}
+		return json.Unmarshal(value, member)
+	default:
 		return json.Unmarshal(value, member)
 	}
-	return nil
-}
-
-// textMember returns the member of a name if that is a text.
-func (r *Record) textMember(name string) *string {
-	switch name {
-	case "id":
-		return &r.ID
-	case "type":
-		return &r.Type
-	case "cluster":
-		return &r.Cluster
-	case "group":
-		return &r.Group
-	case "version":
-		return &r.Version
-	case "resource":
-		return &r.Resource
-	case "namespace":
-		return &r.Namespace
-	case "name":
-		return &r.Name
-	case "uid":
-		return &r.UID
-	case "resourceVersion":
-		return &r.ResourceVersion
-	case "listVersion":
-		return &r.ListVersion
-	}
-	return nil
-}
-
-// otherMember returns a pointer to the member of a name if that is neither a text nor the state after the change.
-func (r *Record) otherMember(name string) any {
-	switch name {
-	case "observedAt":
-		return &r.ObservedAt
-	case "changedAt":
-		return &r.ChangedAt
-	case "coalesced":
-		return &r.Coalesced
-	case "finalStateUnknown":
-		return &r.FinalStateUnknown
-	case "left":
-		return &r.Left
-	case "snapshot":
-		return &r.Snapshot
-	case "gap":
-		return &r.Gap
-	case "watermark":
-		return &r.Watermark
-	case "changed":
-		return &r.Changed
-	case "deadLetter":
-		return &r.DeadLetter
-	}
-	return nil
 }

@@ -16,7 +16,11 @@ import json
 import re
 import typing
 
-__all__ = ["ABSENT", "Difference", "Gap", "InvalidRecord", "Key", "Object", "Resource", "SnapshotStatus", "Table", "WatermarkStatus", "changed", "encode", "parse"]
+__all__ = [
+    "ABSENT", "Actor", "Author", "ChangedAt", "ChangedMember", "Claimed", "DeadLetter", "Difference", "Gap", "GapMember",
+    "Identity", "InvalidRecord", "Key", "Object", "Record", "ReplayMember", "Resource", "SnapshotMember", "SnapshotStatus", "Table",
+    "WatermarkMember", "WatermarkStatus", "changed", "encode", "parse",
+]
 
 
 class InvalidRecord(ValueError):
@@ -67,6 +71,137 @@ class Difference(typing.NamedTuple):
     omitted: tuple[str, ...] = ()
 
 
+class ChangedAt(typing.TypedDict, total=False):
+    """The member changedAt: the change was made between notBefore, if it is there, and at."""
+
+    at: str
+    notBefore: str
+    source: str
+
+
+class Actor(typing.TypedDict, total=False):
+    """The member actor: the field manager of a write, by the name that it gave itself."""
+
+    manager: str
+    operation: str
+    subresource: str
+    time: str
+
+
+class Claimed(typing.TypedDict, total=False):
+    """What the client of a request chose."""
+
+    userAgent: str
+    sourceIPs: list[str]
+    auditID: str
+
+
+class Identity(typing.TypedDict, total=False):
+    """The authenticated user of a request."""
+
+    user: str
+    uid: str
+    groups: list[str]
+    impersonator: str
+    impersonationConstraint: str
+    verb: str
+    subresource: str
+    received: str
+    claimed: Claimed
+
+
+class Author(Identity, total=False):
+    """The member by: the author of a change, or the reason why none is named."""
+
+    unknown: str
+
+
+class SnapshotMember(typing.TypedDict, total=False):
+    """The member snapshot. All but id are set only on snapshot.end and partial.end."""
+
+    id: str
+    position: str
+    count: int
+    digest: str
+
+
+class WatermarkMember(typing.TypedDict, total=False):
+    """The member watermark. count and digest are there if algorithm is."""
+
+    epoch: str
+    sequence: int
+    lane: int
+    lanes: int
+    algorithm: str
+    count: int
+    digest: str
+
+
+class ReplayMember(typing.TypedDict, total=False):
+    """The member replay: of a record that is emitted again of and type, of the end of a replay the rest."""
+
+    id: str
+    of: str
+    type: str
+    state: str
+    count: int
+    reason: str
+
+
+class DeadLetter(typing.TypedDict, total=False):
+    """The member deadLetter: the sink that could not deliver the record, and why."""
+
+    sink: str
+    reason: str
+
+
+# Names that are keywords of Python need this form.
+GapMember = typing.TypedDict("GapMember", {"from": str, "to": str, "reason": str}, total=False)
+ChangedMember = typing.TypedDict(
+    "ChangedMember", {"path": str, "from": object, "to": object, "index": int, "omitted": list[str]}, total=False
+)
+_Keywords = typing.TypedDict("_Keywords", {"class": str}, total=False)
+
+
+class Record(_Keywords, total=False):
+    """A native object, with each member that docs/events-reference.md lists. What is absent is not there."""
+
+    id: str
+    type: str
+    cluster: str
+    group: str
+    version: str
+    resource: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    resourceVersion: str
+    listVersion: str
+    generation: int
+    observedAt: str
+    changedAt: ChangedAt
+    delta: str
+    coalesced: bool
+    finalStateUnknown: bool
+    left: bool
+    redactionChanged: bool
+    actor: Actor
+    snapshot: SnapshotMember
+    gap: GapMember
+    watermark: WatermarkMember
+    replay: ReplayMember
+    of: str
+    by: Author
+    requestedBy: Identity
+    certainty: str
+    deadLetter: DeadLetter
+    omitted: list[str]
+    changed: list[typing.Union[str, ChangedMember]]  # see changed()
+    before: dict
+    after: dict
+
+
 class Gap(typing.NamedTuple):
     """Lost history of a resource. The differences follow, so the table is correct again once they have been applied."""
 
@@ -102,7 +237,7 @@ class WatermarkStatus(typing.NamedTuple):
     different: int
 
 
-def parse(value: bytes | str) -> dict:
+def parse(value: bytes | str) -> Record:
     """Decode one native object. Unknown members and types are kept; Table.apply ignores them."""
     try:
         record = _decode(value)
@@ -116,7 +251,7 @@ def parse(value: bytes | str) -> dict:
     return record
 
 
-def changed(record: dict) -> list[Difference]:
+def changed(record: Record) -> list[Difference]:
     """Return the member changed of a decoded record; differences of a list of paths have nothing else."""
     return [
         Difference(one)
@@ -227,7 +362,7 @@ class Table:
         self._resources: dict[Resource, _ResourceState] = {}
         self.gaps: list[Gap] = []
 
-    def apply(self, record: dict) -> None:
+    def apply(self, record: Record) -> None:
         """Apply the next record, as parse returns it. Unknown types are ignored, because new types may be added (9)."""
         resource = Resource(record.get("cluster", ""), record.get("group", ""), record.get("resource", ""))
         kind = record["type"]

@@ -50,6 +50,9 @@ public final class Table {
 
     /** Applies the next record. Unknown types are ignored, because new types may be added (9). */
     public void apply(Change change) {
+        if (change.deadLetter() != null) { // 9
+            return;
+        }
         if (Change.OBJECT_TYPES.contains(change.type())) {
             stateOf(change.resource()).applyObject(change);
             return;
