@@ -48,7 +48,7 @@ def main():
         time = moment.replace("T", " ").rstrip("Z") + ("+00" if dialect == "duckdb" else "")
         rows = ask(f"SELECT cluster, resource, namespace, name, resource_version FROM {at.format(time)}")
         print(moment, *sorted("{}/{}/{}/{}@{}".format(*row) for row in rows))
-    for row in ask("SELECT author, type, name FROM who_changed WHERE author <> '' ORDER BY author"):
+    for row in ask("SELECT author, id FROM who_changed WHERE author <> '' ORDER BY author"):
         print(*row)
 
 
