@@ -14,11 +14,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/test/hostile"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // clientHistories is how many histories a client in another language rebuilds, half of them from one partition.
 const clientHistories = 600
+
+// hostileStreams is how many streams of package hostile a client reads.
+const hostileStreams = 10
 
 // client is a package in another language, with a program that reads native objects from its input, one a line, and prints
 // what exists in the end.
@@ -90,7 +94,7 @@ func TestClientsFollowTheRules(t *testing.T) {
 			client.readCode(t, dir)
 			commands := client.prepare(t, dir)
 			t.Run("histories", func(t *testing.T) { rebuildHistories(t, commands.program(), input, want) })
-			t.Run("hostile records", func(t *testing.T) { rebuildHostile(t, commands.program()) })
+			t.Run("hostile records", func(t *testing.T) { rebuildRecorded(t, commands) })
 			t.Run("a lost record", func(t *testing.T) { findLostRecord(t, commands.program()) })
 			t.Run("forged watermarks", func(t *testing.T) {
 				rebuildHistories(t, commands.program(), forgedWatermarks(), map[string]string{"c watermark": "30 not made"})
@@ -301,8 +305,9 @@ func rebuildHistories(t *testing.T, program *exec.Cmd, input []byte, want map[st
 	}
 }
 
-// rebuildHostile gives this package and a client the records that the views of SQL are held by, see internal/sql.
-func rebuildHostile(t *testing.T, program *exec.Cmd) {
+// rebuildRecorded gives this package and a client the records that the views of SQL are held by, see internal/sql, and random
+// ones from partitions that are read at different speeds.
+func rebuildRecorded(t *testing.T, commands clientCommands) {
 	input, err := os.ReadFile("testdata/hostile.jsonl")
 	if err != nil {
 		t.Fatal(err)
@@ -312,9 +317,18 @@ func rebuildHostile(t *testing.T, program *exec.Cmd) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(states)), "\n")
-	want := strings.Fields(strings.ReplaceAll(lines[len(lines)-1], "%00", "\x00"))[1:]
+	rebuildHostile(t, commands.program(), string(input), strings.Fields(lines[len(lines)-1])[1:])
+	for seed := range uint64(hostileStreams) {
+		stream := hostile.Make(seed)
+		lines := stream.Lines(rand.New(rand.NewPCG(seed, 46)))
+		rebuildHostile(t, commands.program(), strings.Join(lines, "\n"), stream.Now)
+	}
+}
+
+// rebuildHostile requires that this package and a client end in a state.
+func rebuildHostile(t *testing.T, program *exec.Cmd, input string, want []string) {
 	var table Table
-	for line := range strings.Lines(string(input)) {
+	for line := range strings.Lines(input) {
 		record, err := Parse([]byte(line))
 		if err == nil {
 			err = table.Apply(record)
@@ -326,10 +340,10 @@ func rebuildHostile(t *testing.T, program *exec.Cmd) {
 	found := make(map[string]string) // by client
 	for resource := range table.resources {
 		for _, o := range table.Objects(resource) {
-			found["go"] += fmt.Sprintf("%s/%s/%s/%s@%s\n", resource.Cluster, resource.Resource, o.Namespace, o.Name, o.ResourceVersion)
+			found["go"] += hostile.NameRow(resource.Cluster, resource.Resource, o.Namespace, o.Name, o.ResourceVersion) + "\n"
 		}
 	}
-	program.Stdin = bytes.NewReader(input)
+	program.Stdin = strings.NewReader(input)
 	output, err := program.Output()
 	if err != nil {
 		t.Fatal(err)
@@ -344,7 +358,7 @@ func rebuildHostile(t *testing.T, program *exec.Cmd) {
 		if err := json.Unmarshal(line, &one); err != nil {
 			t.Fatal(err)
 		}
-		found["client"] += fmt.Sprintf("%s/%s/%s/%s@%s\n", one.Cluster, one.Resource, one.Namespace, one.Name, one.Object.Metadata.ResourceVersion)
+		found["client"] += hostile.NameRow(one.Cluster, one.Resource, one.Namespace, one.Name, one.Object.Metadata.ResourceVersion) + "\n"
 	}
 	for who, text := range found {
 		if has := strings.Split(strings.TrimSpace(text), "\n"); !slices.Equal(slices.Sorted(slices.Values(has)), want) {

@@ -170,8 +170,7 @@ func (w *world) state() State {
 	for _, c := range w.clusters {
 		for _, o := range c.exist {
 			if !c.left[o.key()] {
-				one := fmt.Sprintf("%s/%s/%s/%s@%d", c.name, o.resource.Resource, o.namespace, o.name, o.version)
-				state = append(state, strings.ReplaceAll(one, "\x00", "%00"))
+				state = append(state, NameRow(c.name, o.resource.Resource, o.namespace, o.name, strconv.Itoa(o.version)))
 			}
 		}
 	}
@@ -517,4 +516,20 @@ func (c *cluster) emit(e *event.Change) *event.Change {
 	}
 	c.stream.Changes = append(c.stream.Changes, e)
 	return e
+}
+
+// Row returns the item of a [State] for an object as JSON.
+func Row(cluster, resource string, body []byte) (string, error) {
+	var o struct {
+		Metadata struct{ Namespace, Name, ResourceVersion string }
+	}
+	if err := json.Unmarshal(body, &o); err != nil {
+		return "", fmt.Errorf("%w: %s", err, body)
+	}
+	return NameRow(cluster, resource, o.Metadata.Namespace, o.Metadata.Name, o.Metadata.ResourceVersion), nil
+}
+
+// NameRow returns the item of a [State] for an object.
+func NameRow(cluster, resource, namespace, name, version string) string {
+	return strings.ReplaceAll(cluster+"/"+resource+"/"+namespace+"/"+name+"@"+version, "\x00", "%00")
 }

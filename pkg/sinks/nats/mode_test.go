@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/test/hostile"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
@@ -246,6 +248,61 @@ func waitAccepted(t *testing.T, s *Sink, c *event.Change) {
 		}
 		if ctx.Err() != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestABucketEqualsTheClustersAfterHostileRecords, in each format that it may have.
+func TestABucketEqualsTheClustersAfterHostileRecords(t *testing.T) {
+	server := startServer(t, "")
+	for _, f := range []format.Format{format.JSON, format.Upsert} {
+		cfg := bucketConfig(server.URL())
+		cfg.Bucket = f.String()
+		s, err := New(cfg, f, discardLog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		})
+		stream := hostile.Make(2)
+		for _, c := range stream.Changes {
+			if f.CanRepresent(c) && !c.Type.IsBeside() {
+				mustPublish(t, s, c)
+			}
+		}
+		kv, err := connectClient(t, server.URL()).KeyValue(t.Context(), cfg.Bucket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, err := kv.Keys(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		for _, key := range keys {
+			entry, err := kv.Get(t.Context(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			place, body := strings.Split(key, "."), entry.Value()
+			if f == format.JSON {
+				var change struct{ After json.RawMessage }
+				if err := json.Unmarshal(body, &change); err != nil {
+					t.Fatal(err)
+				}
+				body = change.After
+			}
+			row, err := hostile.Row(place[0], place[2], body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, row)
+		}
+		if slices.Sort(found); !slices.Equal(found, stream.Now) {
+			t.Errorf("%s: the bucket has\n%q, the clusters\n%q", f, found, stream.Now)
 		}
 	}
 }
