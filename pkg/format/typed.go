@@ -171,32 +171,52 @@ func appendTime(b []byte, member string, value []byte) []byte {
 	return append(append(b, member...), value...)
 }
 
-// appendText appends JSON as a JSON string, in one line. PostgreSQL reads no member of an object in which NUL is escaped.
+// appendText appends JSON as a JSON string, in one line. PostgreSQL reads no member of an object in which NUL is escaped, or
+// half of a surrogate pair, which becomes U+FFFD.
 func appendText(b, text []byte) []byte {
 	b = append(b, '"')
 	for i := 0; i < len(text); i++ {
 		switch ch := text[i]; {
+		case ch == '"':
+			b = append(b, `\"`...)
+		case ch < ' ': // between tokens
+			b = append(b, ' ')
+		case ch != '\\':
+			b = append(b, ch)
 		case bytes.HasPrefix(text[i:], escapedNUL):
 			b = append(b, writtenNUL...)
-			i += len(escapedNUL) - 1
-		case ch == '\\': // with what it escapes
+			i += escapedRune - 1
+		case surrogateHalf(text[i:]) < '8': // with what it escapes
 			i++
 			if b = append(b, `\\`...); text[i] == '"' || text[i] == '\\' {
 				b = append(b, '\\')
 			}
 			b = append(b, text[i])
-		case ch == '"':
-			b = append(b, `\"`...)
-		case ch < ' ': // between tokens
-			b = append(b, ' ')
+		case surrogateHalf(text[i:]) < 'c' && surrogateHalf(text[i+escapedRune:]) >= 'c': // a pair
+			b = append(append(b, '\\'), text[i:i+escapedRune]...)
+			i += escapedRune
+			b = append(append(b, '\\'), text[i:i+escapedRune]...)
+			i += escapedRune - 1
 		default:
-			b = append(b, ch)
+			b = append(b, `\\ufffd`...)
+			i += escapedRune - 1
 		}
 	}
 	return append(b, '"')
 }
 
 var escapedNUL = []byte(`\u0000`)
+
+const escapedRune = len(`\u0000`)
+
+// surrogateHalf returns the digit by which the halves of surrogate pairs differ if JSON begins with an escaped one: 8 to b is
+// a first half, c to f a second one.
+func surrogateHalf(text []byte) byte {
+	if len(text) < escapedRune || text[0] != '\\' || text[1] != 'u' || text[2]|0x20 != 'd' {
+		return 0
+	}
+	return text[3] | 0x20
+}
 
 // findPayload returns the payload of a typed value or key, which has this schema in a registry; nil if it is not typed.
 func findPayload(text []byte, registered *avro.Schema) []byte {

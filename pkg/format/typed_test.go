@@ -183,7 +183,7 @@ func TestTypedColumnsAreReadFromTheObject(t *testing.T) {
 	c := &event.Change{
 		Type: event.Added, Cluster: "dev", Resource: event.Resource{Version: "v1", Resource: "roles", Kind: "Role"}, Name: "h\x00i",
 		After: []byte(`{"metadata":{"name":"h\u0000i","creationTimestamp":"2026-05-04T03:02:01Z","deletionTimestamp":"[masked]",` +
-			`"labels":{"a":"\"\\u0000"},"ownerReferences":[{"uid":"1"},{"kind":"X","name":"x","uid":"2","controller":true}]},` + "\n" + `"n":1e21}`),
+			`"labels":{"a":"\"\\u0000"},"ownerReferences":[{"uid":"1"},{"kind":"X","name":"x","uid":"2","controller":true}]},` + "\n" + `"n":1e21,"half":"\ud83d\uDE00\udfff\ud800x\ud7ff\\ud800"}`),
 	}
 	for _, f := range typed {
 		_, registered := f.RegisteredSchemas()
@@ -191,7 +191,7 @@ func TestTypedColumnsAreReadFromTheObject(t *testing.T) {
 		for column, want := range map[string]any{
 			"name": "h%00i", "created": "2026-05-04T03:02:01Z", "deleting": nil, "labels": `{"a":"\"\\u0000"}`,
 			"owner_kind": "X", "owner_name": "x", "owner_uid": "2",
-			"object": strings.ReplaceAll(strings.Replace(string(c.After), `h\u0000i`, "h%00i", 1), "\n", " "),
+			"object": strings.ReplaceAll(strings.NewReplacer(`h\u0000i`, "h%00i", `\udfff\ud800x`, `\ufffd\ufffdx`).Replace(string(c.After)), "\n", " "),
 		} {
 			if after[column] != want {
 				t.Errorf("%v: %s is %q, want %q", f, column, after[column], want)
