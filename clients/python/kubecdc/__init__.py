@@ -43,12 +43,18 @@ class Key(typing.NamedTuple):
 
 
 class Object(typing.NamedTuple):
-    """An existing object."""
+    """An existing object. record is the one that set it, as it was read: what is not decoded costs no collection of garbage."""
 
     key: Key
     uid: str
     resource_version: str
-    body: dict
+    record: Record | bytes | str
+
+    @property
+    def body(self) -> dict:
+        """Decode the object."""
+        record = self.record if isinstance(self.record, dict) else _decode(self.record)
+        return record["after"]
 
 
 class _Absent:
@@ -238,7 +244,10 @@ class WatermarkStatus(typing.NamedTuple):
 
 
 def parse(value: bytes | str) -> Record:
-    """Decode one native object. Unknown members and types are kept; Table.apply ignores them."""
+    """Decode one native object. Unknown members and types are kept; Table.apply ignores them.
+
+    A table keeps the record as it was read here, and not what is changed in it before apply.
+    """
     try:
         record = _decode(value)
     except ValueError:
@@ -248,7 +257,15 @@ def parse(value: bytes | str) -> Record:
     required = {"snapshot.begin": "snapshot", "snapshot.end": "snapshot", "gap": "gap", "watermark": "watermark"}.get(record["type"])
     if required and not isinstance(record.get(required), dict):
         raise InvalidRecord(f"record {record['id']} lacks the member that its type {record['type']} requires")
-    return record
+    parsed = _Parsed(record)
+    parsed.text = value
+    return parsed
+
+
+class _Parsed(dict):
+    """A record with its text."""
+
+    __slots__ = ("text",)
 
 
 def changed(record: Record) -> list[Difference]:
@@ -386,13 +403,13 @@ class Table:
         row = self._state(resource).rows.get(key)
         if row is None or row.deleted:
             return None
-        return Object(key, row.uid, row.resource_version, row.body)
+        return Object(key, row.uid, row.resource_version, row.record)
 
     def objects(self, resource: Resource) -> typing.Iterator[Object]:
         """Iterate over all existing objects of a resource, in no particular order."""
         for key, row in self._state(resource).rows.items():
             if not row.deleted:
-                yield Object(key, row.uid, row.resource_version, row.body)
+                yield Object(key, row.uid, row.resource_version, row.record)
 
     def resources(self) -> list[Resource]:
         """Return all resources of which a record was applied."""
@@ -434,7 +451,7 @@ class _Row:
     uid: str
     resource_version: str
     deleted: bool
-    body: dict | None
+    record: Record | bytes | str | None  # that set the object; its text if it was parsed
     read_version: str  # of the cluster, when the record was read (8)
     observed_at: str
     peak: str = ""  # the newest version of the cluster that a record of the key was read at
@@ -758,7 +775,8 @@ class _ResourceState:
         if not deleted and not isinstance(record.get("after"), dict):
             raise InvalidRecord(f"record {record['id']} of type {record['type']} has no object")
         row = _Row(
-            record["id"], record.get("uid", ""), record.get("resourceVersion", ""), deleted, record.get("after"),
+            record["id"], record.get("uid", ""), record.get("resourceVersion", ""), deleted,
+            None if deleted else getattr(record, "text", record),
             _read_version(record), record.get("observedAt", ""),
         )  # 3
         at = _later(row.read_version, row.resource_version)
