@@ -149,7 +149,7 @@ telemetry: ## Send metrics and spans to a real OpenTelemetry collector, which is
 
 .PHONY: recipes
 recipes: ## Run every recipe whose software can be fetched, the large ones too (minutes)
-	KUBECDC_RECIPES=1 REQUIRE_INTEGRATION=1 go test -v -count=1 -timeout 60m -run 'Recipe' ./test/pages
+	KUBECDC_RECIPES=1 REQUIRE_INTEGRATION=1 go test -v -count=1 -timeout 60m -run 'Recipe|Views' ./test/pages ./internal/sql
 
 ##@ Build, check, release
 

@@ -305,8 +305,8 @@ func rebuildHistories(t *testing.T, program *exec.Cmd, input []byte, want map[st
 	}
 }
 
-// rebuildRecorded gives this package and a client the records that the views of SQL are held by, see internal/sql, and random
-// ones from partitions that are read at different speeds.
+// rebuildRecorded gives this package and a client the records that the views of SQL are held by, see internal/sql, and
+// random ones from partitions that are read at different speeds.
 func rebuildRecorded(t *testing.T, commands clientCommands) {
 	input, err := os.ReadFile("testdata/hostile.jsonl")
 	if err != nil {

@@ -209,8 +209,8 @@ var escapedNUL = []byte(`\u0000`)
 
 const escapedRune = len(`\u0000`)
 
-// surrogateHalf returns the digit by which the halves of surrogate pairs differ if JSON begins with an escaped one: 8 to b is
-// a first half, c to f a second one.
+// surrogateHalf returns the digit by which the halves of surrogate pairs differ if JSON begins with an escaped one: 8 to b
+// is a first half, c to f a second one.
 func surrogateHalf(text []byte) byte {
 	if len(text) < escapedRune || text[0] != '\\' || text[1] != 'u' || text[2]|0x20 != 'd' {
 		return 0

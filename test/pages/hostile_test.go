@@ -4,8 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,4 +139,50 @@ func TestTheJDBCRecipeTakesHostileRecords(t *testing.T) {
 		}
 		return rows
 	})
+}
+
+// TestTheIcebergRecipeTakesHostileRecords: PyIceberg and DuckDB find in the table, by the statements of the page, what the
+// clusters had at random moments, and have in the end.
+func TestTheIcebergRecipeTakesHostileRecords(t *testing.T) {
+	large(t)
+	jars, err := build.IcebergSink(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	interpreter, err := build.PyIceberg(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugins, warehouse := t.TempDir(), t.TempDir()
+	if err := os.Symlink(jars, filepath.Join(plugins, "iceberg")); err != nil {
+		t.Fatal(err)
+	}
+	w := newWalk(t, running(t), []command{{begins: "connect-standalone.sh", ready: ``}}, "/opt/connectors", plugins,
+		"file:///tmp/warehouse", "file://"+warehouse, "commit.interval-ms=10000", "commit.interval-ms=1000",
+		`k8s\\..*`, "hostile.iceberg", "changes-to-iceberg", "hostile-to-iceberg")
+	stream := hostile.Make(5)
+	w.must(os.WriteFile(filepath.Join(w.dir, "lines.jsonl"), []byte(strings.Join(stream.Lines(rand.New(rand.NewPCG(5, 47))), "\n")), 0o644))
+	moments := make(map[string]string)
+	for i, at := range stream.Moments {
+		moments[at.Format(time.RFC3339)] = strings.Join(stream.At[i], "\t")
+	}
+	moments["2027-01-01T00:00:00Z"] = strings.Join(stream.Now, "\t")
+	w.must(os.WriteFile(filepath.Join(w.dir, "moments"), []byte(strings.Join(slices.Collect(maps.Keys(moments)), "\n")), 0o644))
+	w.run("topics, and what the exporter prints", makeBuild+`bin/exporter sql --for duckdb > views.sql
+		for topic in hostile.iceberg control-iceberg; do
+			kafka-topics.sh --bootstrap-server 127.0.0.1:9092 --create --if-not-exists --partitions 1 --topic $topic
+		done
+		python3 `+testdata(t, "produce.py")+` 127.0.0.1:9092 hostile.iceberg < lines.jsonl`)
+	w.start(block{place: "the Iceberg sink", background: true,
+		text: "connect-standalone.sh docs/recipes/connect/worker.properties docs/recipes/connect/iceberg-sink.properties"})
+	w.awaitEqual(interpreter+" "+testdata(t, "iceberg.py")+" docs/recipes/iceberg.md "+filepath.Join(warehouse, "history", "changes")+" < moments",
+		moments, func(out string) map[string]string {
+			found := make(map[string]string)
+			for line := range strings.Lines(out) {
+				if moment, state, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); ok { // the page prints, too
+					found[moment] = strings.ReplaceAll(state, "\x00", "%00")
+				}
+			}
+			return found
+		})
 }

@@ -23,6 +23,11 @@ func S3(ctx context.Context) (string, error) {
 	return virtualEnvironment(ctx, "the S3 server of tests", "60 MB", "s3", "test/s3/requirements.txt")
 }
 
+// PyIceberg returns the same of test/iceberg/requirements.txt: a reader of Iceberg's tables, and DuckDB.
+func PyIceberg(ctx context.Context) (string, error) {
+	return virtualEnvironment(ctx, "PyIceberg", "100 MB", "pyiceberg", "test/iceberg/requirements.txt")
+}
+
 // virtualEnvironment installs what a list of requirements names into the cache and returns the interpreter.
 func virtualEnvironment(ctx context.Context, title, size, name, list string) (string, error) {
 	root, err := Root()
