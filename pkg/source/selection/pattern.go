@@ -2,7 +2,6 @@ package selection
 
 import (
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -90,231 +89,51 @@ func (p pattern) overlaps(q pattern) bool {
 		(p.resource == "*" || q.resource == "*" || p.resource == q.resource)
 }
 
-// nameCharacters are the characters of a namespace's name (RFC 1123 label). It does not begin or end with the last one.
-const nameCharacters = "abcdefghijklmnopqrstuvwxyz0123456789-"
-
 // maxNamespaceLength is the longest name of a namespace.
 const maxNamespaceLength = 63
 
-// maxGlobStates bounds a search for a name. Globs with many "*" can have a large number of states.
-const maxGlobStates = 1024
-
-// characterSet has bit i for nameCharacters[i].
-type characterSet uint64
-
-const anyCharacter characterSet = 1<<len(nameCharacters) - 1
-
-func charactersBetween(low, high rune) (set characterSet) {
-	for i, c := range nameCharacters {
-		if low <= c && c <= high {
-			set |= 1 << i
-		}
-	}
-	return set
-}
-
-// globToken is a part of a glob: any text, or one character of a set.
-type globToken struct {
-	anyText    bool
-	characters characterSet
-}
-
-// parseGlob returns the tokens of a glob, as path.Match reads it. An invalid one matches nothing.
-func parseGlob(glob string) (tokens []globToken) {
-	if _, err := path.Match(glob, ""); err != nil {
-		return []globToken{{}}
-	}
-	for rest := []rune(glob); len(rest) > 0; {
-		var one globToken
-		switch rest[0] {
-		case '*':
-			one.anyText, rest = true, rest[1:]
-		case '?':
-			one.characters, rest = anyCharacter, rest[1:]
-		case '[':
-			one.characters, rest = parseClass(rest[1:])
-		default:
-			var c rune
-			c, rest = unescapeFirst(rest)
-			one.characters = charactersBetween(c, c)
-		}
-		tokens = append(tokens, one)
-	}
-	return tokens
-}
-
-// parseClass reads a class of characters, without its "[", and returns what follows.
-func parseClass(rest []rune) (set characterSet, after []rune) {
-	negated := rest[0] == '^'
-	if negated {
-		rest = rest[1:]
-	}
-	for rest[0] != ']' {
-		var low, high rune
-		low, rest = unescapeFirst(rest)
-		if high = low; rest[0] == '-' {
-			high, rest = unescapeFirst(rest[1:])
-		}
-		set |= charactersBetween(low, high)
-	}
-	if negated {
-		set = anyCharacter &^ set
-	}
-	return set, rest[1:]
-}
-
-func unescapeFirst(rest []rune) (c rune, after []rune) {
-	if rest[0] == '\\' {
-		rest = rest[1:]
-	}
-	return rest[0], rest[1:]
-}
-
-// globPositions are the positions in the tokens of one glob, 0 to len(tokens), that a text leads to.
-type globPositions []bool
-
-// skipAnyText adds the positions behind tokens that match the empty text.
-func (p globPositions) skipAnyText(tokens []globToken) globPositions {
-	for i, t := range tokens {
-		p[i+1] = p[i+1] || p[i] && t.anyText
-	}
-	return p
-}
-
-// advance returns the positions after one more character.
-func (p globPositions) advance(tokens []globToken, character int) globPositions {
-	next := make(globPositions, len(p))
-	for i, t := range tokens {
-		switch {
-		case p[i] && t.anyText:
-			next[i] = true
-		case p[i] && t.characters&(1<<character) != 0:
-			next[i+1] = true
-		}
-	}
-	return next.skipAnyText(tokens)
-}
-
-// nameSearch searches the names of namespaces by their matches with several globs.
-type nameSearch struct {
-	globs      [][]globToken
-	characters []int // in nameCharacters: one of those that no glob tells apart
-	seen       map[string]bool
-}
-
-func (s *nameSearch) chooseCharacters() {
-	tokens := slices.Concat(s.globs...)
-	chosen := map[string]bool{}
-	for i := range nameCharacters {
-		var kind []byte
-		for _, t := range tokens {
-			kind = append(kind, byte(t.characters>>i&1))
-		}
-		if key := string(kind); !chosen[key] || nameCharacters[i] == '-' { // a name does not begin or end with it
-			chosen[key] = true
-			s.characters = append(s.characters, i)
-		}
-	}
-}
-
-// namePrefix is the begin of names, and where it leads in each glob.
-type namePrefix struct{ positions []globPositions }
-
-func (p namePrefix) matches() (all []bool) {
-	for _, one := range p.positions {
-		all = append(all, one[len(one)-1])
-	}
-	return all
-}
-
-// existsName reports whether a namespace can have a name with which the globs match as accepts wants it: matches[i] is
-// whether globs[i] does. If the search takes too long, that is assumed.
-func existsName(globs []string, accepts func(matches []bool) bool) bool {
-	s := nameSearch{seen: map[string]bool{}}
-	var empty namePrefix
-	for _, glob := range globs {
-		tokens := parseGlob(glob)
-		start := make(globPositions, len(tokens)+1)
-		start[0] = true
-		s.globs, empty.positions = append(s.globs, tokens), append(empty.positions, start.skipAnyText(tokens))
-	}
-	s.chooseCharacters()
-	prefixes := []namePrefix{empty}
-	for length := 1; length <= maxNamespaceLength && len(prefixes) > 0; length++ {
-		var longer []namePrefix
-		for _, p := range prefixes {
-			for _, i := range s.characters {
-				hyphen := nameCharacters[i] == '-'
-				if hyphen && length == 1 {
-					continue
-				}
-				next := s.append(p, i)
-				if !hyphen && accepts(next.matches()) || len(s.seen) > maxGlobStates {
-					return true
-				}
-				if s.isNew(next) {
-					longer = append(longer, next)
-				}
-			}
-		}
-		prefixes = longer
-	}
-	return false
-}
-
-func (s *nameSearch) append(p namePrefix, character int) namePrefix {
-	next := namePrefix{make([]globPositions, len(s.globs))}
-	for i, tokens := range s.globs {
-		next.positions[i] = p.positions[i].advance(tokens, character)
-	}
-	return next
-}
-
-// isNew reports whether no shorter name, and no other of this length, has led to the same positions.
-func (s *nameSearch) isNew(p namePrefix) bool {
-	var key []byte
-	for _, at := range slices.Concat(p.positions...) {
-		key = append(key, '0')
-		if at {
-			key[len(key)-1] = '1'
-		}
-	}
-	known := s.seen[string(key)]
-	s.seen[string(key)] = true
-	return !known
-}
-
-func (n Namespaces) globs() []string { return slices.Concat(n.Include, n.Exclude) }
-
-// selectsBy reports whether a namespace is selected, by its matches with the globs.
-func (n Namespaces) selectsBy(matches []bool) bool {
-	included, excluded := matches[:len(n.Include)], matches[len(n.Include):]
-	return (len(included) == 0 || slices.Contains(included, true)) && !slices.Contains(excluded, true)
-}
-
-// selectsNothing reports whether no name of a namespace is selected.
-func (n Namespaces) selectsNothing() bool { return !existsName(n.globs(), n.selectsBy) }
-
-// excludesIncluded reports whether Exclude leaves out everything that Include selects.
+// excludesIncluded reports whether Exclude certainly leaves out everything that Include selects.
 func (n Namespaces) excludesIncluded() bool {
-	return len(n.Include) > 0 && n.selectsNothing() && !Namespaces{Include: n.Include}.selectsNothing()
+	return len(n.Include) > 0 && !slices.ContainsFunc(n.Include, func(glob string) bool { return !anyCovers(n.Exclude, glob) })
 }
 
-// ExcludesAll reports whether Exclude matches every namespace.
-func (n Namespaces) ExcludesAll() bool { return Namespaces{Exclude: n.Exclude}.selectsNothing() }
+// ExcludesAll reports whether a glob of Exclude matches every namespace: "*" or "?*".
+func (n Namespaces) ExcludesAll() bool { return slices.ContainsFunc(n.Exclude, matchesEverything) }
 
-// Overlaps reports whether some namespace can be selected by both.
-func (n Namespaces) Overlaps(other Namespaces) bool {
-	own := n.globs()
-	return existsName(slices.Concat(own, other.globs()), func(matches []bool) bool {
-		return n.selectsBy(matches[:len(own)]) && other.selectsBy(matches[len(own):])
+func matchesEverything(glob string) bool {
+	return strings.Trim(glob, "*?") == "" && strings.Contains(glob, "*") && strings.Count(glob, "?") <= 1
+}
+
+// anyCovers reports whether one of the globs certainly matches all that another glob, or a name, does. A "*" matches the
+// text of any glob.
+func anyCovers(globs []string, other string) bool {
+	return slices.ContainsFunc(globs, func(glob string) bool {
+		return glob == other || matchesEverything(glob) ||
+			(!isGlob(other) || !strings.ContainsAny(glob, `?[\`)) && matchesAny([]string{glob}, other)
 	})
+}
+
+// Overlaps reports whether some namespace may be selected by both. Two globs may always match one name.
+func (n Namespaces) Overlaps(other Namespaces) bool {
+	if n.ExcludesAll() || other.ExcludesAll() {
+		return false
+	}
+	for _, pair := range [][2]Namespaces{{n, other}, {other, n}} {
+		if names := pair[0].Names(); names != nil {
+			selects := pair[1].Filter()
+			return len(names) > 0 && (selects == nil || slices.ContainsFunc(names, selects))
+		}
+	}
+	return true
 }
 
 // Covers reports whether n certainly selects every namespace that other selects.
 func (n Namespaces) Covers(other Namespaces) bool {
-	own := n.globs()
-	return !existsName(slices.Concat(own, other.globs()), func(matches []bool) bool {
-		return !n.selectsBy(matches[:len(own)]) && other.selectsBy(matches[len(own):])
-	})
+	if names := other.Names(); names != nil {
+		selects := n.Filter()
+		return selects == nil || !slices.ContainsFunc(names, func(name string) bool { return !selects(name) })
+	}
+	included := len(n.Include) == 0 || slices.ContainsFunc(n.Include, matchesEverything) ||
+		len(other.Include) > 0 && !slices.ContainsFunc(other.Include, func(glob string) bool { return !anyCovers(n.Include, glob) })
+	return included && !slices.ContainsFunc(n.Exclude, func(glob string) bool { return !anyCovers(other.Exclude, glob) })
 }

@@ -114,7 +114,7 @@ func (r Rule) checkFields() error {
 			return fmt.Errorf("no object can match: found %s both equal and unequal to %q, expected one of them", one.Field, value)
 		}
 	}
-	if name, given := exact[metav1.ObjectNameField]; given && r.selectsOnly(func(resource string) bool { return !MayBeNamed(resource, name) }) {
+	if name, given := exact[metav1.ObjectNameField]; given && (name == "" || len(content.IsPathSegmentName(name)) > 0) {
 		return fmt.Errorf("no object can match: found %q, expected the name of an object", name)
 	}
 	return r.checkNamespaceField(s)
@@ -310,9 +310,6 @@ func checkGlob(glob string) error {
 	if !namespaceGlob.MatchString(glob) {
 		return fmt.Errorf("%q cannot match any namespace: names hold lower-case letters, digits and \"-\"", glob)
 	}
-	if (Namespaces{Include: []string{glob}}).selectsNothing() {
-		return fmt.Errorf("%q cannot match any namespace: no name satisfies all of it", glob)
-	}
 	return nil
 }
 
@@ -343,23 +340,6 @@ func IsNamespaced(name string) bool {
 func LiteralName(name string) (group, resource string, ok bool) {
 	p, err := parsePattern(name)
 	return p.group, p.resource, err == nil && !p.isWildcard()
-}
-
-// freelyNamed are resources of namespacedBuiltins of which objects can have other names than those of RFC 1123.
-var freelyNamed = []pattern{{resource: "events"}, {resource: "poddisruptionbudgets", group: "policy"}}
-
-// hasObjectNames reports whether objects of everything that a name, written as in Select, can mean are known to have names
-// of RFC 1123 (subdomains).
-func hasObjectNames(name string) bool {
-	p, err := parsePattern(name)
-	return err == nil && !slices.ContainsFunc(freelyNamed, p.overlaps) &&
-		(IsNamespaced(name) || slices.Contains([]string{"nodes", "namespaces", "persistentvolumes"}, name))
-}
-
-// MayBeNamed reports whether an object of what a name, written as in Select, can mean may have the name of an object.
-func MayBeNamed(name, object string) bool {
-	return object != "" && len(content.IsPathSegmentName(object)) == 0 &&
-		(!hasObjectNames(name) || len(validation.IsDNS1123Subdomain(object)) == 0)
 }
 
 // IsClusterScoped reports whether a name, written as in Select, is a cluster-scoped resource of Kubernetes.
