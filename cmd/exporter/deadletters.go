@@ -127,7 +127,6 @@ func sinkFlag(cmd *cobra.Command) *string {
 	if err := cmd.MarkFlagRequired("sink"); err != nil {
 		panic(err) // the flag is defined one line above
 	}
-	completeFlag(cmd, "sink", sinkNames)
 	return name
 }
 

@@ -72,7 +72,6 @@ on the journal this ends with exit code 3.`,
 	cmd.Flags().Uint64Var(&o.To, "to", 0, "last offset; 0: the newest there is")
 	cmd.Flags().Uint64Var(&o.Limit, "limit", 0, "print at most so many changes; 0: all")
 	cmd.Flags().StringSliceVar(&o.Resources, "resource", nil, `only this resource, as kubectl writes it: "pods", "deployments.apps"; may be repeated`)
-	completeFlag(cmd, "resource", servedResources(clusterOfConfig))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.Validate(); err != nil {
 			return err

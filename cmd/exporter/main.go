@@ -125,6 +125,12 @@ func completeConfig(cmd *cobra.Command) {
 	completeFlag(cmd, "config", cobra.FixedCompletions([]cobra.Completion{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 }
 
+func completeFlag(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
+		panic(err) // the caller has just defined the flag
+	}
+}
+
 // choice is the value of a flag that takes one of some words. It implements [pflag.Value].
 type choice struct {
 	value   string

@@ -76,8 +76,6 @@ func addSubjectFlags(cmd *cobra.Command) *signals.Subject {
 	of := &signals.Subject{}
 	cmd.Flags().StringVar(&of.Sink, "sink", "", "name of the sink")
 	cmd.Flags().StringVar(&of.Rule, "rule", "", "name of the rule")
-	completeFlag(cmd, "sink", sinkNames)
-	completeFlag(cmd, "rule", ruleNames)
 	cmd.MarkFlagsOneRequired("sink", "rule")
 	cmd.MarkFlagsMutuallyExclusive("sink", "rule")
 	return of

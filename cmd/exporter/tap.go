@@ -55,7 +55,6 @@ The rights needed are list and watch on what is selected.`,
 	f.color = colorFlag(cmd)
 	flags.StringVar(&f.cluster.Kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&f.cluster.Context, "context", "", "context within the kubeconfig")
-	completeFlag(cmd, "select", servedResources(func(*cobra.Command) (config.Cluster, error) { return f.cluster, nil }))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.selectArguments(args)
 		if err := f.validate(); err != nil {
