@@ -8,7 +8,7 @@ import (
 
 func TestUnsatisfiableFiltersAreRejected(t *testing.T) {
 	for _, text := range []string{
-		`1 / 0 == 1`, `object.spec.replicas / 0 == 1`, `object.spec.replicas % 0 == 1`, `false`, `1 == 2`, `duration("5 parsecs") == duration("1s")`,
+		`1 / 0 == 1`, `false`, `1 == 2`, `duration("5 parsecs") == duration("1s")`,
 		`change.type == "create"`, `"modified" != change.type`, `change.type in ["added", "delete"]`, `change.class == "Spec"`,
 		`object.metadata.name.matches("(")`, `object.spec.paused && false`, `false && object.spec.a / object.spec.b > 1`,
 		`[1, 2].exists(n, n == 3)`, `change.type == "added" && change.type == "deleted"`,

@@ -306,8 +306,8 @@ var knownFactValues = map[string][]string{
 	"change.actor.operation": {"", "Apply", "Update"},
 }
 
-// checkSatisfiable rejects expressions that compile but can never have the intended effect: a part that fails for every
-// object, a comparison with an impossible value, or an expression that is false for every change.
+// checkSatisfiable rejects expressions that compile but can never have the intended effect: a comparison with itself or
+// with an impossible value, or an expression that fails, or is false, for every change.
 func (f *Filter) checkSatisfiable(compiled *cel.Ast) error {
 	var wrong error
 	ast.PreOrderVisit(compiled.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
@@ -372,18 +372,11 @@ func (f *Filter) checkCall(c ast.CallExpr, source *ast.SourceInfo) error {
 		return nil
 	}
 	switch c.FunctionName() {
-	case operators.Divide, operators.Modulo:
-		if isZero(args[1]) {
-			return fmt.Errorf("it divides by zero, which fails for every change")
-		}
 	case operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
 		if text := textOf(args[0], source); text == textOf(args[1], source) && usesVariable.MatchString(text) {
 			return fmt.Errorf("it compares %s with itself", text)
 		}
-		if err := f.checkValue(args[0], args[1]); err != nil {
-			return err
-		}
-		return f.checkValue(args[1], args[0])
+		return cmp.Or(f.checkValue(args[0], args[1]), f.checkValue(args[1], args[0]))
 	case operators.In:
 		if args[1].Kind() != ast.ListKind {
 			return nil
@@ -424,19 +417,6 @@ func (f *Filter) checkValue(fact, value ast.Expr) error {
 	}
 	named := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" })
 	return fmt.Errorf("%s is never %q; it is one of %s", fact.AsIdent(), string(text), strings.Join(named, ", "))
-}
-
-func isZero(e ast.Expr) bool {
-	if e.Kind() != ast.LiteralKind {
-		return false
-	}
-	switch n := e.AsLiteral().(type) {
-	case types.Int:
-		return n == 0
-	case types.Uint:
-		return n == 0
-	}
-	return false
 }
 
 // decodeObject decodes an object into CEL's native types: maps, lists, strings, booleans, nil, integers as int64 if they
