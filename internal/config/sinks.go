@@ -106,8 +106,6 @@ func validateFormat(rep *reporter, path string, s Sink) {
 	case s.Kafka != nil && s.Kafka.Tombstones && !f.IsEnvelope():
 		rep.addProblem(path, Problem{Message: "kafka.tombstones is supported with format debezium only",
 			Found: strconv.Quote(s.Format), Expected: "debezium, or kafka.tombstones: false"})
-	case s.Kafka != nil:
-		rep.addJoined(strings.TrimSuffix(path, ".format"), path, s.Kafka.ValidateSizes(f))
 	}
 }
 

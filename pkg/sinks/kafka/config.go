@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/url"
 	"slices"
@@ -261,36 +260,6 @@ func (c CreateTopics) validateRetention(entry TopicConfig) error {
 			entry.Value, minTopicRetention.Milliseconds())
 	}
 	return nil
-}
-
-// smallestChange has the least that a change can have.
-var smallestChange = event.Change{
-	Type: event.Deleted, Resource: event.Resource{Version: "v1", Resource: "x", Kind: "X"}, Name: "x", UID: strings.Repeat("0", 36),
-	ResourceVersion: "1", ObservedAt: time.Unix(0, 0),
-}
-
-// ValidateSizes returns an error if created topics refuse even the smallest change, in a format, for its size.
-func (c Config) ValidateSizes(f format.Format) error {
-	c = c.withDefaults()
-	i := slices.IndexFunc(c.CreateTopics.Configs, func(entry TopicConfig) bool { return entry.Name == "max.message.bytes" })
-	codec, known := record.Codecs[c.Compression]
-	if i < 0 || !known {
-		return nil
-	}
-	limit, err := strconv.Atoi(c.CreateTopics.Configs[i].Value)
-	if err != nil {
-		return fmt.Errorf("kafka.createTopics.configs[%d].value: %q; expected a number of bytes", i, c.CreateTopics.Configs[i].Value)
-	}
-	encoder, err := record.NewEncoder(f, c.Tombstones, codec)
-	if err != nil {
-		return err
-	}
-	batch, _, _, err := encoder.Encode(nil, []sinks.Message{{Change: &smallestChange}}, math.MaxInt, math.MaxInt, record.ProducerSequence{})
-	if size := len(batch) - record.LengthPrefix; err == nil && limit < size {
-		return fmt.Errorf("kafka.createTopics.configs[%d].value: %d bytes; the smallest change has %d, expected at least %d, for large objects 2097152",
-			i, limit, size, size)
-	}
-	return err
 }
 
 func (c Config) validateBatches() error {
