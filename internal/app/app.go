@@ -324,11 +324,13 @@ func logStandardError(log *slog.Logger) (restore func()) {
 	os.Stderr = w
 	go func() {
 		defer close(done)
-		lines := bufio.NewScanner(r)
-		for lines.Scan() {
-			log.Warn("another program, or a library, has written to the standard error", "text", lines.Text())
+		for tooLong := true; tooLong; { // the end of such a line is one of its own
+			lines := bufio.NewScanner(r)
+			for lines.Scan() {
+				log.Warn("another program, or a library, has written to the standard error", "text", lines.Text())
+			}
+			tooLong = errors.Is(lines.Err(), bufio.ErrTooLong)
 		}
-		_, _ = io.Copy(io.Discard, r) // after a line that is too long
 	}()
 	return func() {
 		os.Stderr = before

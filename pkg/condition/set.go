@@ -45,8 +45,7 @@ func NewSet(log *slog.Logger, component, noun string) *Set {
 	return &Set{log: log, component: component, noun: noun, members: map[string]*Condition{}}
 }
 
-// Add returns a new condition with a name and a problem, or none if that is zero; the start is not logged. It replaces one
-// of that name: changes of that are not logged any more.
+// Add returns a new condition in place of one of that name. Neither its first problem nor changes of the other are logged.
 func (s *Set) Add(name string, initial Problem) *Condition {
 	of := Status{Component: s.component, Since: time.Now()}
 	if name != "" {
@@ -97,8 +96,7 @@ func (s *Set) Update(name string, p Problem) {
 	}
 }
 
-// ReportEvent logs a single event of something that may or may not have a condition. Every event is logged; equal events of
-// many share one line. attrs are those of Update.
+// ReportEvent logs one event of what may have no condition. Equal events of many share a line. attrs are those of Update.
 func (s *Set) ReportEvent(name string, code Code, cause string, attrs ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,8 +168,7 @@ func (s *Set) writePending() {
 	s.writeLines()
 }
 
-// queueLines queues one line for each kind of event and for each new status of members: for each remedy, unless these are
-// many. Requires s.mu.
+// queueLines queues a line for each code and remedy of events and of members, unless these are many. Requires s.mu.
 func (s *Set) queueLines() {
 	known := map[problemKey]bool{}
 	for _, c := range s.members {
@@ -187,14 +184,12 @@ func (s *Set) queueLines() {
 		}
 	}
 	s.others, s.firstPending = nil, time.Time{}
-	for _, alike := range groupBy(due, func(t transition) Code { return t.to.Code }) {
-		each := groupBy(alike, func(t transition) string { return t.to.Remedy })
-		if len(each) > maxLoggedCauses {
-			each = [][]transition{alike}
-		}
-		for _, one := range each {
-			s.queueLine(one)
-		}
+	lines := groupBy(due, func(t transition) [2]string { return [2]string{string(t.to.Code), t.to.Remedy} })
+	if len(lines) > maxLoggedCauses {
+		lines = groupBy(due, func(t transition) [2]string { return [2]string{string(t.to.Code)} })
+	}
+	for _, alike := range lines {
+		s.queueLine(alike)
 	}
 }
 
@@ -241,8 +236,7 @@ func (s *Set) queueLine(alike []transition) {
 	s.lines = append(s.lines, func() { s.log.Log(context.Background(), level, message, attrs...) })
 }
 
-// writeLines writes the queued lines in order and without the lock: a log may block on its reader. A goroutine that finds
-// another one writing leaves the lines to that one.
+// writeLines writes the queued lines in order, and without the lock: a log may block. It leaves them to one that writes.
 func (s *Set) writeLines() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -337,7 +337,9 @@ type problemKey struct {
 }
 
 // similarityKey identifies problems that are logged once: numbers in causes, such as ports and positions, do not matter.
-func (p Problem) similarityKey() problemKey { return problemKey{p.Code, maskNumbers(p.Cause) + p.Remedy} }
+func (p Problem) similarityKey() problemKey {
+	return problemKey{p.Code, maskNumbers(p.Cause) + p.Remedy}
+}
 
 var numbers = regexp.MustCompile(`[0-9]+([hm.][0-9]+)*`)
 

@@ -91,8 +91,8 @@ func (e *emitter) appendObservation(ctx context.Context, o event.Observation) er
 	return nil
 }
 
-// emitEvents emits what changed with a batch of events. position is the newest of these; "" during a list. Events of a watch
-// that are older than its begin, as some servers send them, do not bring it back.
+// emitEvents emits what changed with a batch of events. position is that of the last event; "" during a list. Events
+// that are older than the position, as some servers send them, do not bring it back.
 func (e *emitter) emitEvents(ctx context.Context, events []deltas.Event, position string) error {
 	if now := e.currentPosition(); position != "" && isLaterPosition(position, now) {
 		position = now

@@ -72,8 +72,8 @@ func (r *rotation) certificate(a *certificates.Authority) (cert, key string) {
 	return r.write("client.crt", certPEM), r.write("client.key", keyPEM)
 }
 
-// TestWhateverIsReplacedIsUsedByTheNextRequest: files that a kubeconfig names, what it has itself, and what a program prints,
-// whether it is the server or the client that begins to have something else.
+// TestWhateverIsReplacedIsUsedByTheNextRequest: files that a kubeconfig names, what it has itself, and what a program
+// prints.
 func TestWhateverIsReplacedIsUsedByTheNextRequest(t *testing.T) {
 	credential := `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":%q}}`
 	for name, kind := range map[string]struct {

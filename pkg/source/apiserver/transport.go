@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
-	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 	"github.com/kubecdc/kubecdc/pkg/source/decode"
 )
 
@@ -251,7 +250,7 @@ func (b *Batch) readArrived(events *decode.Stream) error {
 func (b *Batch) Add(e deltas.Event, size int) {
 	b.Read++
 	b.bytes += size
-	if order, _ := resourceversion.Compare(e.Object.ResourceVersion, b.Position); IsPosition(e.Object.ResourceVersion) && order >= 0 {
+	if IsPosition(e.Object.ResourceVersion) {
 		b.Position = e.Object.ResourceVersion
 	}
 	if e.Type == watch.Bookmark {
