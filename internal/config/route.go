@@ -97,7 +97,7 @@ func validateAwaitAuthor(rep *reporter, at string, r Route, c *Config) {
 		rep.addProblem(at, Problem{Message: "not between 0 and audit.window", Found: r.AwaitAuthor.String(),
 			Expected: "0, or at most " + c.Audit.Window.String()})
 	case !c.Audit.Enabled():
-		rep.addProblem(at, Problem{Message: "there is no source of authors", Expected: "a source in audit: webhook, files, kafka or stamps"})
+		rep.addProblem(at, Problem{Message: "there is no source of authors", Expected: "a source in audit: webhook, kafka or stamps"})
 	case r.Drop:
 		rep.addProblem(at, Problem{Message: "has no effect beside drop; remove one of them"})
 	}
