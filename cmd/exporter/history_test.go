@@ -70,11 +70,7 @@ func writeHistory(t *testing.T) (dir string) {
 	})
 	add(deploy, "added", "old", "51", `{"metadata":{"name":"old"}}`, nil)
 	add(deploy, history.Left, "old", "51", "", nil)
-	ids := make([]history.ID, len(rows))
-	for i := range ids {
-		ids[i][0] = byte(i + 1)
-	}
-	b, err := w.NewBatch(rows, ids)
+	b, err := w.NewBatch(rows)
 	if err == nil {
 		err = b.Commit()
 	}

@@ -247,8 +247,6 @@ func (c *scripted) store(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	defer w.Close() //nolint:errcheck // the test reads what was committed
-	_, newest := w.Position()
-	w.Settle(newest)
 	for more := true; more; {
 		if more, err = w.Compact(true); err != nil {
 			t.Fatal(err)

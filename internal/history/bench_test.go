@@ -1,7 +1,6 @@
 package history
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
@@ -29,16 +28,15 @@ func openBench(b *testing.B) *History {
 	}
 	filler := strings.Repeat(`{"name":"container","image":"registry.example.com/team/service:1.2.3","resources":{"limits":{"cpu":"1"}}},`, 16)
 	var rows []history.Row
-	var ids []history.ID
 	flush := func() {
-		batch, err := w.NewBatch(rows, ids)
+		batch, err := w.NewBatch(rows)
 		if err == nil {
 			err = batch.Commit()
 		}
 		if err != nil {
 			b.Fatal(err)
 		}
-		rows, ids = rows[:0], ids[:0]
+		rows = rows[:0]
 	}
 	number := uint64(0)
 	add := func(kind string, object, version int) {
@@ -53,9 +51,7 @@ func openBench(b *testing.B) *History {
 		if kind == "updated" {
 			row.ChangedAt, row.NotBefore = row.ObservedAt, row.ObservedAt.Add(-time.Second)
 		}
-		id := history.ID{}
-		binary.BigEndian.PutUint64(id[:], number)
-		if rows, ids = append(rows, row), append(ids, id); len(rows) == 4096 {
+		if rows = append(rows, row); len(rows) == 4096 {
 			flush()
 		}
 	}
@@ -68,8 +64,6 @@ func openBench(b *testing.B) *History {
 		add("updated", i*7919%benchObjects, benchObjects+i+1)
 	}
 	flush()
-	_, newest := w.Position()
-	w.Settle(newest)
 	for more := true; more; {
 		if more, err = w.Compact(false); err != nil {
 			b.Fatal(err)

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -79,12 +78,7 @@ func (w *world) flush() {
 	if len(w.rows) == 0 {
 		return
 	}
-	ids := make([]history.ID, len(w.rows))
-	for i := range ids {
-		w.ids++
-		binary.BigEndian.PutUint64(ids[i][:], w.ids)
-	}
-	b, err := w.writer.NewBatch(w.rows, ids)
+	b, err := w.writer.NewBatch(w.rows)
 	if err == nil {
 		err = b.Commit()
 	}
@@ -92,8 +86,6 @@ func (w *world) flush() {
 		w.t.Fatal(err)
 	}
 	if w.rows = nil; w.rnd.IntN(4) == 0 {
-		_, newest := w.writer.Position()
-		w.writer.Settle(newest)
 		for more := true; more; {
 			if more, err = w.writer.Compact(false); err != nil {
 				w.t.Fatal(err)

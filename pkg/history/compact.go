@@ -28,8 +28,7 @@ func (w *Writer) Compact(idle bool) (bool, error) {
 }
 
 // pickMerge returns which files are merged next, if any: the small ones behind the last large file become a large one when
-// they have enough rows, or when their day is over; before that, many of a level become one of the next. Rows whose change
-// may come again are not merged, because only small files have the identities of changes.
+// they have enough rows, or when their day is over; before that, many of a level become one of the next.
 func (w *Writer) pickMerge(files []File, idle bool) (from, to int, large bool) {
 	for from = len(files); from > 0 && !files[from-1].Large; {
 		from--
@@ -38,11 +37,7 @@ func (w *Writer) pickMerge(files []File, idle bool) (from, to int, large bool) {
 	if from > 0 {
 		alive = files[from-1].Alive
 	}
-	settled := from
-	for settled < len(files) && files[settled].LastSequence <= w.settled {
-		settled++
-	}
-	for to = from; to < settled && files[to].day() == files[from].day(); to++ {
+	for to = from; to < len(files) && files[to].day() == files[from].day(); to++ {
 		rows += files[to].Rows
 	}
 	over := to < len(files) && files[to].day() != files[from].day()

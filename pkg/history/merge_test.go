@@ -1,7 +1,6 @@
 package history
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
@@ -44,7 +43,7 @@ func (m *podMix) hex(n int) string {
 	return hex.EncodeToString(b)
 }
 
-func (m *podMix) next() (Row, ID) {
+func (m *podMix) next() Row {
 	i := m.random.IntN(len(m.objects))
 	p := &m.objects[i]
 	at := second(0).Add(time.Duration(m.number) * 5 * time.Millisecond)
@@ -73,20 +72,17 @@ func (m *podMix) next() (Row, ID) {
 	for _, path := range []string{"/status/conditions/1/lastTransitionTime", "/status/containerStatuses/0/state/running/startedAt", "/status/containerStatuses/1/state/running/startedAt"} {
 		r.Changed = append(r.Changed, Difference{Path: path, From: `"` + from.Format(time.RFC3339) + `"`, To: `"` + at.Format(time.RFC3339) + `"`})
 	}
-	id := ID{}
-	binary.BigEndian.PutUint64(id[:], uint64(m.number))
-	return r, id
+	return r
 }
 
 // store stores so many changes as one file, and clears rows.
 func (m *podMix) store(tb testing.TB, w *Writer, rows []Row) (bytes int) {
 	tb.Helper()
-	ids := make([]ID, len(rows))
 	for i := range rows {
-		rows[i], ids[i] = m.next()
+		rows[i] = m.next()
 		bytes += len(rows[i].Object)
 	}
-	batch, err := w.NewBatch(rows, ids)
+	batch, err := w.NewBatch(rows)
 	if err == nil {
 		err = batch.Commit()
 	}
@@ -94,8 +90,6 @@ func (m *podMix) store(tb testing.TB, w *Writer, rows []Row) (bytes int) {
 		tb.Fatal(err)
 	}
 	clear(rows)
-	_, newest := w.Position()
-	w.Settle(newest)
 	return bytes
 }
 
@@ -164,20 +158,18 @@ func BenchmarkWriter(b *testing.B) {
 		var peak atomic.Uint64
 		var used, held time.Duration
 		const batchRows, changes = 2_000, 200_000
-		rows, ids := make([]Row, batchRows), make([]ID, batchRows)
+		rows := make([]Row, batchRows)
 		for range changes / batchRows {
 			for i := range rows {
-				rows[i], ids[i] = mix.next()
+				rows[i] = mix.next()
 			}
 			runtime.GC()
 			stop := samplePeak(&peak)
 			start, cpu := time.Now(), processTime()
-			batch, err := w.NewBatch(rows, ids)
+			batch, err := w.NewBatch(rows)
 			if err == nil {
 				err = batch.Commit()
 			}
-			_, newest := w.Position()
-			w.Settle(newest)
 			for more := true; more && err == nil; {
 				more, err = w.Compact(false)
 			}

@@ -11,9 +11,6 @@ import (
 	"github.com/parquet-go/parquet-go/compress/zstd"
 )
 
-// idsKey is the name of metadata in a small file: the identities of the changes that its rows are of.
-const idsKey = "kubecdc.ids"
-
 // The sizes of pages before compression. Versions of an object, and objects of one owner, stand next to each other, so that
 // a page has most of its bytes from itself. A merge has one page of each column of each file in memory.
 const (

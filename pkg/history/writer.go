@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,9 +14,6 @@ import (
 	"strings"
 	"sync"
 )
-
-// ID identifies the change that a row is of, so that one that comes again after a crash is not stored twice.
-type ID [16]byte
 
 // FencedError means that another writer has claimed the history. Nothing that this one commits counts any more.
 type FencedError struct{ Writer string }
@@ -35,6 +31,7 @@ const keptManifests = 8
 type Writer struct {
 	dir  string
 	id   string
+	from string // whose commit was the newest when this writer came
 	disk disk
 	lock *os.File
 
@@ -46,9 +43,7 @@ type Writer struct {
 
 	mu       sync.Mutex // held during a commit
 	manifest *Manifest
-	unsure   bool         // a commit has failed, and may have been made
-	recent   map[ID]int64 // sequences of rows in files that are not settled
-	settled  int64        // rows up to here are of changes that do not come again
+	unsure   bool // a commit has failed, and may have been made
 }
 
 // OpenWriter creates the folder if there is none, and claims it.
@@ -74,17 +69,10 @@ func (w *Writer) claim() (err error) {
 	if w.manifest, err = ReadManifest(w.dir); err != nil {
 		return err
 	}
+	w.from = cmp.Or(w.from, w.manifest.Writer, w.id)
 	w.manifest.History = cmp.Or(w.manifest.History, strings.ToLower(rand.Text()[:12]))
 	if err := w.commit(w.manifest.Files); err != nil {
 		return err
-	}
-	w.recent, w.settled = map[ID]int64{}, 0
-	for _, f := range w.manifest.Files {
-		if f.Level == 0 {
-			if err := w.readIDs(f); err != nil {
-				return err
-			}
-		}
 	}
 	if err := w.removeUncommitted(); err != nil {
 		return err
@@ -104,38 +92,23 @@ func (w *Writer) begin() error {
 	if !w.unsure {
 		return nil
 	}
-	m, err := ReadManifest(w.dir)
-	if err != nil {
+	if err := w.check(); err != nil {
 		return err
-	}
-	if m.Version == 0 {
-		return ErrGone
-	}
-	if m.Writer != w.id {
-		return &FencedError{m.Writer}
 	}
 	return w.claim()
 }
 
-// readIDs reads which changes a small file has.
-func (w *Writer) readIDs(f File) error {
-	file, err := os.Open(filepath.Join(w.dir, filepath.FromSlash(f.Path)))
+// check returns why nothing that this writer commits counts any more.
+func (w *Writer) check() error {
+	m, err := ReadManifest(w.dir)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	p, err := openParquet(file)
-	if err != nil {
-		return err
+	if m.Version < w.manifest.Version { // the folder is gone, or an older copy of it is there
+		return ErrGone
 	}
-	text, _ := p.Lookup(idsKey)
-	ids, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		return fmt.Errorf("%s: %s: %w", file.Name(), idsKey, err)
-	}
-	for i := 0; len(ids) >= len(ID{}); i++ {
-		w.recent[ID(ids[:len(ID{})])] = f.FirstSequence + int64(i)
-		ids = ids[len(ID{}):]
+	if m.Writer != w.id {
+		return &FencedError{m.Writer}
 	}
 	return nil
 }
@@ -172,6 +145,9 @@ func (w *Writer) commit(files []File) error {
 	path := manifestPath(w.dir, m.Version)
 	unfinished := path + "." + w.id + unfinishedExt
 	w.unsure = true
+	if _, err := os.Stat(manifestPath(w.dir, w.manifest.Version)); err != nil && w.manifest.Version > 0 {
+		return fmt.Errorf("commit: %w", cmp.Or(w.check(), err))
+	}
 	if err := w.writeFile(unfinished, content); err != nil {
 		return err
 	}
@@ -232,30 +208,10 @@ func (f *File) day() string {
 	return day
 }
 
-// Stored returns the sequence of the row of a change, if that is stored and the change may come again; otherwise 0.
-func (w *Writer) Stored(id ID) int64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.recent[id]
-}
-
-// Settle says that the changes of the rows up to a sequence do not come again.
-func (w *Writer) Settle(sequence int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.settled = max(w.settled, sequence)
-	for id, row := range w.recent {
-		if row <= w.settled {
-			delete(w.recent, id)
-		}
-	}
-}
-
 // Batch is rows that are encoded and not stored yet.
 type Batch struct {
 	writer *Writer
 	first  int64
-	ids    []ID
 	files  []encodedFile
 }
 
@@ -264,16 +220,16 @@ type encodedFile struct {
 	content []byte
 }
 
-// NewBatch numbers rows, in their order, and encodes them. ids are those of their changes. It changes the order of rows, and
-// refers to no memory of theirs afterwards.
-func (w *Writer) NewBatch(rows []Row, ids []ID) (*Batch, error) {
+// NewBatch numbers rows, in their order, and encodes them. It changes the order of rows, and refers to no memory of theirs
+// afterwards.
+func (w *Writer) NewBatch(rows []Row) (*Batch, error) {
 	w.mu.Lock()
 	day, sequence := dayPrefix, w.manifest.LastSequence()
 	if n := len(w.manifest.Files); n > 0 {
 		day = w.manifest.Files[n-1].day()
 	}
 	w.mu.Unlock()
-	b := &Batch{writer: w, first: sequence + 1, ids: ids}
+	b := &Batch{writer: w, first: sequence + 1}
 	for len(rows) > 0 {
 		n := 0
 		next := day
@@ -289,27 +245,22 @@ func (w *Writer) NewBatch(rows []Row, ids []ID) (*Batch, error) {
 		}
 		day = next
 		f := encodedFile{File: File{Path: newPath(day, 0, rows[0].Sequence)}}
-		if err := f.encode(w, rows[:n], ids[:n]); err != nil {
+		if err := f.encode(w, rows[:n]); err != nil {
 			return nil, err
 		}
 		b.files = append(b.files, f)
-		rows, ids = rows[n:], ids[n:]
+		rows = rows[n:]
 	}
 	return b, nil
 }
 
 // encode encodes the rows of a file.
-func (f *encodedFile) encode(w *Writer, rows []Row, ids []ID) error {
-	joined := make([]byte, 0, len(ids)*len(ID{}))
-	for _, id := range ids {
-		joined = append(joined, id[:]...)
-	}
+func (f *encodedFile) encode(w *Writer, rows []Row) error {
 	slices.SortFunc(rows, func(a, b Row) int { return a.Compare(&b.Facts) })
 	out := bytes.NewBuffer(w.spare)
 	w.spare = nil
 	w.encoder.Reset(out)
 	w.encoder.file = &f.File
-	w.encoder.SetKeyValueMetadata(idsKey, base64.StdEncoding.EncodeToString(joined))
 	if err := w.encoder.writeRows(rows); err != nil {
 		return err
 	}
@@ -334,13 +285,7 @@ func (b *Batch) Commit() error {
 		files = append(files, f.File)
 		w.spare = f.content[:0]
 	}
-	if err := w.commit(files); err != nil {
-		return err
-	}
-	for i, id := range b.ids {
-		w.recent[id] = b.first + int64(i)
-	}
-	return nil
+	return w.commit(files)
 }
 
 // addFile writes a file under another name, and gives it its own when it is whole and durable.
@@ -358,11 +303,11 @@ func (w *Writer) addFile(f File, write func(path string) error) error {
 	return errors.Join(w.disk.rename(path+unfinishedExt, path), w.disk.syncDir(day))
 }
 
-// Position returns the identity of the history, and the sequence of the newest row.
-func (w *Writer) Position() (history string, sequence int64) {
+// Manifest returns the newest commit of the writer, which is never changed, and the writer of the one before its first.
+func (w *Writer) Manifest() (newest *Manifest, from string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.manifest.History, w.manifest.LastSequence()
+	return w.manifest, w.from
 }
 
 // Close ends the claim of the process. Nothing else is running.

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -56,12 +55,10 @@ func load(t testing.TB, at string, rows []store.Row) *State {
 		t.Fatal(err)
 	}
 	defer w.Close() //nolint:errcheck // the test reads what was committed
-	ids := make([]store.ID, len(rows))
 	for i := range rows {
 		rows[i].ObservedAt = begin.Add(time.Duration(i) * time.Minute)
-		binary.BigEndian.PutUint64(ids[i][:], uint64(i+1))
 	}
-	b, err := w.NewBatch(rows, ids)
+	b, err := w.NewBatch(rows)
 	if err == nil {
 		err = b.Commit()
 	}

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"crypto/sha256"
 	"unsafe"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -13,12 +12,13 @@ import (
 // hasRow reports whether a history has a row of the change. A watermark says nothing that the rows do not.
 func hasRow(c *event.Change) bool { return c.Type != event.Watermark }
 
-// idOf returns what a change is known by.
-func idOf(c *event.Change) (id history.ID) {
-	var scratch [256]byte
-	sum := sha256.Sum256(c.AppendID(scratch[:0]))
-	copy(id[:], sum[:])
-	return id
+// isVersion reports whether no other change brings the version of its object: its ID has nothing else.
+func isVersion(c *event.Change) bool {
+	switch c.Type {
+	case event.Added, event.Updated, event.Deleted, event.Attributed:
+		return c.Pass == ""
+	}
+	return false
 }
 
 // newRow makes the row of a change, and refers to its memory.
@@ -78,17 +78,15 @@ func differences(changed []byte) (all []history.Difference) {
 	return all
 }
 
-// newRows makes the rows of what a batch has that is not stored. last is the sequence of the row of its last message that
-// has one, if that is stored already.
-func newRows(w *history.Writer, batch []sinks.Message) (rows []history.Row, ids []history.ID, last int64) {
+// newRows makes the rows of what a batch has that is not stored.
+func newRows(seen history.Seen, batch []sinks.Message) (rows []history.Row) {
 	for _, m := range batch {
 		if !hasRow(m.Change) {
 			continue
 		}
-		id := idOf(m.Change)
-		if last = w.Stored(id); last == 0 {
-			rows, ids = append(rows, newRow(m.Change)), append(ids, id)
+		if r := newRow(m.Change); !seen.Has(&r.Facts, isVersion(m.Change)) {
+			rows = append(rows, r)
 		}
 	}
-	return rows, ids, last
+	return rows
 }

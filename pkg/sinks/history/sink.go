@@ -33,6 +33,8 @@ const (
 type Sink struct {
 	cfg    Config
 	writer *history.Writer // nil before the first batch
+	seen   history.Seen    // see findSeen; nil if that is not known
+	sent   uint64          // offset of the newest message that may be stored
 	acting chan error      // receives the result of what is done at the disk; nil if nothing is
 	wrote  time.Time       // when the last file was
 	every  time.Duration   // commitEvery
@@ -42,18 +44,14 @@ type Sink struct {
 	stop    context.CancelFunc // ends tending
 	wake    chan struct{}      // there may be something to tend
 
-	mu     sync.Mutex
-	commit []commit // not settled, in order
-	low    uint64   // see ObserveSettled
-	failed error    // of tending; nil if the last went well
-	held   held     // what was acknowledged
-	lost   bool     // held was found to be lost, and the caller does not know yet
-}
-
-// commit says that the rows up to a sequence are those of messages up to an offset.
-type commit struct {
-	offset   uint64
-	sequence int64
+	mu      sync.Mutex
+	low     uint64   // see ObserveSettled
+	newest  uint64   // see RestoreState
+	failed  error    // of tending; nil if the last went well
+	held    held     // what was acknowledged
+	lost    bool     // held was found to be lost, and the caller does not know yet
+	known   int64    // rows up to this sequence are settled, were stored by this process, or are among held.Again
+	commits []commit // not settled, in order
 }
 
 var _ interface {
@@ -88,12 +86,13 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 	if err := s.waitToWrite(ctx, batch); err != nil {
 		return 0, err
 	}
-	if err := s.act(ctx, s.claim); err != nil {
+	since := sinceWhen(batch)
+	if err := s.act(ctx, func() error { return s.claim(since) }); err != nil {
 		return 0, s.classify(err)
 	}
-	rows, ids, sequence := newRows(s.writer, batch)
-	if len(rows) > 0 {
-		b, err := s.writer.NewBatch(rows, ids)
+	if rows := newRows(s.seen, batch); len(rows) > 0 {
+		s.sent = max(s.sent, batch[len(batch)-1].Offset)
+		b, err := s.writer.NewBatch(rows)
 		if err != nil {
 			return 0, s.classify(err)
 		}
@@ -101,14 +100,11 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 			return 0, s.classify(err)
 		}
 		s.wrote = time.Now()
-		if newest := s.recordHeld(); sequence == 0 {
-			sequence = newest
+		s.recordHeld(batch[len(batch)-1].Offset)
+		select {
+		case s.wake <- struct{}{}:
+		default:
 		}
-	}
-	if sequence > 0 {
-		s.mu.Lock()
-		s.commit = append(s.commit, commit{batch[len(batch)-1].Offset, sequence})
-		s.mu.Unlock()
 	}
 	return len(batch), nil
 }
@@ -150,10 +146,13 @@ func (s *Sink) awaitDisk(ctx context.Context) (failure, err error) {
 	}
 }
 
-// claim makes the writer, or makes it sure of its commits.
-func (s *Sink) claim() error {
+// claim makes the writer, or makes it sure of its commits. since is as in findSeen.
+func (s *Sink) claim(since time.Time) error {
 	if s.writer != nil {
 		err := s.writer.Begin()
+		if err == nil {
+			err = s.findSeen(since)
+		}
 		if !errors.Is(err, history.ErrGone) {
 			return err
 		}
@@ -169,8 +168,11 @@ func (s *Sink) claim() error {
 	if err != nil {
 		return err
 	}
-	s.writer = w
-	s.recordHeld()
+	s.writer, s.seen = w, nil
+	if err := s.findSeen(since); err != nil {
+		s.writer = nil
+		return errors.Join(err, w.Close())
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	s.tending.Go(func() { s.tend(ctx) })
@@ -182,21 +184,6 @@ func (s *Sink) ObserveSettled(low uint64) {
 	s.mu.Lock()
 	s.low = low
 	s.mu.Unlock()
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// settled returns up to which sequence no change comes again; 0 if that is not known to have grown.
-func (s *Sink) settled() (sequence int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for len(s.commit) > 0 && s.commit[0].offset <= s.low {
-		sequence = s.commit[0].sequence
-		s.commit = s.commit[1:]
-	}
-	return sequence
 }
 
 // tend merges files, and removes what is too old or too much, until ctx ends.
@@ -209,14 +196,13 @@ func (s *Sink) tend(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			_, last := s.writer.Position()
-			newest, idle = last, last == newest
+			m, _ := s.writer.Manifest()
+			newest, idle = m.LastSequence(), m.LastSequence() == newest
 		case <-s.wake:
 			if s.tendFailed() { // not again before the next tick
 				continue
 			}
 		}
-		s.writer.Settle(s.settled())
 		err := s.tendOnce(ctx, idle)
 		s.mu.Lock()
 		s.failed = err

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -102,5 +104,93 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// versionsStored returns the versions of the rows, in the order of their writing.
+func versionsStored(t *testing.T, dir string) string {
+	t.Helper()
+	var all []string
+	for _, r := range readRows(t, dir) {
+		all = append(all, r.ResourceVersion)
+	}
+	return strings.Join(all, " ")
+}
+
+// publishMerged publishes messages one by one, and waits until their files are merged; then merging ends.
+func publishMerged(t *testing.T, s *Sink, dir string, from, to int) {
+	t.Helper()
+	for i := from; i <= to; i++ {
+		mustPublish(t, s, newMessages(i, i))
+	}
+	awaitFiles(t, dir, 2)
+	s.stop()
+	s.tending.Wait()
+}
+
+// TestAnOlderCopyThatIsPutBackGetsWhatItLacks and nothing twice, though its files are merged, whether the exporter runs
+// meanwhile or not.
+func TestAnOlderCopyThatIsPutBackGetsWhatItLacks(t *testing.T) {
+	for _, running := range []bool{false, true} {
+		dir, copied := filepath.Join(t.TempDir(), "history"), t.TempDir()
+		s := newSink(t, Config{Dir: dir})
+		publishMerged(t, s, dir, 1, 20)
+		must(t, os.CopyFS(copied, os.DirFS(dir)))
+		mustPublish(t, s, newMessages(21, 30))
+		if !running {
+			mustClose(t, s)
+		}
+		must(t, os.RemoveAll(dir))
+		must(t, os.CopyFS(dir, os.DirFS(copied)))
+		if !running {
+			s = restarted(t, Config{Dir: dir}, s)
+		}
+		var lost *sinks.LostError
+		for range 2 { // the first one finds that it cannot write
+			if _, err := s.Publish(t.Context(), onlyLane, newMessages(31, 31)); errors.As(err, &lost) {
+				break
+			}
+		}
+		if lost == nil {
+			t.Fatal("the loss is not named")
+		}
+		mustRestore(t, s, s.State(0))
+		again := newMessages(5, 31) // what the journal keeps, with a first list
+		again[3].Change.Type, again[3].Change.Snapshot = event.Snapshot, &event.SnapshotInfo{ID: "s"}
+		mustPublish(t, s, again[:3])
+		mustPublish(t, s, again[3:])
+		mustClose(t, s)
+		want := "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 8 21 22 23 24 25 26 27 28 29 30 31"
+		if got := versionsStored(t, dir); got != want {
+			t.Errorf("running %t: rows %s", running, got)
+		}
+	}
+}
+
+// TestAHistoryThatComesBackHasWhatTheOtherWriterStored once: B goes on where A was, merges, and A comes again with what it
+// has seen meanwhile.
+func TestAHistoryThatComesBackHasWhatTheOtherWriterStored(t *testing.T) {
+	dir := t.TempDir()
+	a := newSink(t, Config{Dir: dir})
+	publishMerged(t, a, dir, 1, 10)
+	mustPublish(t, a, newMessages(11, 12)) // stored, and the acknowledgement is lost
+	state := a.State(0)
+	mustPublish(t, a, newMessages(13, 14))
+	mustClose(t, a)
+	b := newSink(t, Config{Dir: dir})
+	mustRestore(t, b, nil)
+	publishMerged(t, b, dir, 12, 30)
+	mustClose(t, b)
+	a = newSink(t, Config{Dir: dir})
+	mustRestore(t, a, state)
+	mustPublish(t, a, newMessages(11, 20))
+	mustPublish(t, a, newMessages(21, 33))
+	mustClose(t, a)
+	var want []string
+	for i := 1; i <= 33; i++ {
+		want = append(want, strconv.Itoa(i))
+	}
+	if got := versionsStored(t, dir); got != strings.Join(want, " ") {
+		t.Errorf("rows %s", got)
 	}
 }
