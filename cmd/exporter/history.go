@@ -15,7 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/history/serve"
 )
 
-// defaultHistory is the folder that is read if none is named.
+// defaultHistory is the folder that is read if no place is named.
 const defaultHistory = "./history"
 
 func historyCommand() *cobra.Command {
@@ -41,7 +41,7 @@ type historyFlags struct {
 
 func addHistoryFlags(cmd *cobra.Command, formats ...string) *historyFlags {
 	f := &historyFlags{}
-	cmd.Flags().StringVar(&f.dir, "dir", defaultHistory, "folder of the history")
+	cmd.Flags().StringVar(&f.dir, "dir", defaultHistory, "folder of the history, or s3://BUCKET/PREFIX")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "only this namespace; all without")
 	cmd.Flags().BoolP("all-namespaces", "A", false, "all namespaces, as without -n")
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
@@ -247,7 +247,7 @@ history does not know is refused with the reason; what else to know is a warning
   kubectl --kubeconfig history.kubeconfig get pods -A`,
 		Args: cobra.NoArgs,
 	}
-	dir := cmd.Flags().String("dir", defaultHistory, "folder of the history")
+	dir := cmd.Flags().String("dir", defaultHistory, "folder of the history, or s3://BUCKET/PREFIX")
 	file := cmd.Flags().String("kubeconfig", "history.kubeconfig", "the kubeconfig to write")
 	at := momentFlag(cmd, "at", "the moment")
 	requireFlags(cmd, "at")

@@ -21,7 +21,7 @@ var historyStart = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 func writeHistory(t *testing.T) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "history")
-	w, err := history.OpenWriter(dir)
+	w, err := history.OpenWriter(history.Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -220,7 +220,7 @@ func playScript(t *testing.T, dir string) (c *scripted, at time.Time) {
 	c.live(15)
 	c.conclude()
 	c.store(t, dir)
-	if m, err := history.ReadManifest(dir); err != nil || !slices.ContainsFunc(m.Files, func(f history.File) bool { return f.Alive > 0 }) {
+	if m, err := history.ReadManifest(history.Folder(dir)); err != nil || !slices.ContainsFunc(m.Files, func(f history.File) bool { return f.Alive > 0 }) {
 		t.Fatalf("%+v, %v", m, err)
 	}
 	return c, at
@@ -242,7 +242,7 @@ func (c *scripted) store(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	c.batch = nil
-	w, err := history.OpenWriter(dir)
+	w, err := history.OpenWriter(history.Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

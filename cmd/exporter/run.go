@@ -26,11 +26,11 @@ file again.
 
 --history needs no configuration file: all resources but Events and Leases, with masked
 Secrets, are watched, and their history is written to a folder, for 'exporter history'.
-The journal is beside it, in DIR.journal.`,
+The journal is beside it, in DIR.journal; that of a bucket in ./history.journal.`,
 		Args: cobra.NoArgs,
 	}
 	path := cmd.Flags().StringP("config", "c", "", "configuration file (YAML)")
-	dir := cmd.Flags().String("history", "", "folder of a history to write, without a configuration file")
+	dir := cmd.Flags().String("history", "", "folder or bucket (s3://…) of a history to write, without a configuration file")
 	cmd.MarkFlagsMutuallyExclusive("config", "history")
 	completeConfig(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -270,7 +270,7 @@ func newSink(s config.Sink, log *slog.Logger) (*configuredSink, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &configuredSink{sink: sink, name: s.Name, kind: "history", layout: "history " + strconv.Quote(s.History.Dir)}, nil
+		return &configuredSink{sink: sink, name: s.Name, kind: "history", layout: "history " + strconv.Quote(s.History.Where())}, nil
 	default:
 		sink, err := stdout.New(*s.Stdout, f)
 		if err != nil {

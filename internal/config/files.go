@@ -68,6 +68,8 @@ func (s Sink) credentialFiles() []credentials.File {
 		return s.NATS.Files()
 	case s.Webhook != nil:
 		return s.Webhook.Files()
+	case s.History != nil:
+		return s.History.Files()
 	}
 	return nil
 }

@@ -35,13 +35,17 @@ func Load(path string) (*Config, error) { return loadFile(path, validateFiles) }
 // available: it skips the checks of files that only sinks read or write.
 func LoadWithoutSinkFiles(path string) (*Config, error) { return loadFile(path) }
 
-// ForHistory returns the configuration that writes the history of everything but Events and Leases to a folder. It has no
-// file, and the environment overrides its values as those of a file.
-func ForHistory(dir string) (*Config, error) {
+// ForHistory returns the configuration that writes the history of everything but Events and Leases to a folder, or to a
+// bucket (s3://…). It has no file, and the environment overrides its values as those of a file.
+func ForHistory(where string) (*Config, error) {
+	key, beside := "dir", filepath.Clean(where)
+	if strings.HasPrefix(where, "s3:") {
+		key, beside = "bucket", "history"
+	}
 	content := fmt.Sprintf(`resources: [{select: ["*"], exclude: ["events", "events.events.k8s.io", "leases.coordination.k8s.io"]}]
-sinks: [{name: history, history: {dir: %q}}]
+sinks: [{name: history, history: {%s: %q}}]
 journal: {dir: %q}
-`, dir, filepath.Clean(dir)+".journal")
+`, key, where, beside+".journal")
 	cfg, err := parseConfig("--history", []byte(content), validateFiles)
 	if err != nil {
 		return nil, err

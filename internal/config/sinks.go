@@ -76,9 +76,13 @@ func validateOwnFile(rep *reporter, at string, all []Sink, i int) {
 // validateOwnFolder reports a folder that an earlier sink writes to.
 func validateOwnFolder(rep *reporter, at string, all []Sink, i int) {
 	for j, other := range all[:i] {
-		if all[i].History != nil && other.History != nil && isSameFile(all[i].History.Dir, other.History.Dir) {
-			rep.addProblem(at, Problem{Message: fmt.Sprintf("written to by sinks[%d] already", j), Found: strconv.Quote(all[i].History.Dir),
-				Expected: "a folder of its own"})
+		if all[i].History == nil || other.History == nil {
+			continue
+		}
+		a, b := all[i].History, other.History
+		if a.Dir != "" && b.Dir != "" && isSameFile(a.Dir, b.Dir) || a.Bucket != "" && a.Bucket == b.Bucket {
+			rep.addProblem(at, Problem{Message: fmt.Sprintf("written to by sinks[%d] already", j), Found: strconv.Quote(a.Where()),
+				Expected: "a place of its own"})
 			return
 		}
 	}
@@ -248,7 +252,7 @@ func validateFileOverlaps(rep *reporter, c *Config) {
 	}
 	journal := resolvePath(c.Journal.Dir)
 	for i, s := range c.Sinks {
-		if s.History != nil && (isWithin(resolvePath(s.History.Dir), journal) || isWithin(journal, resolvePath(s.History.Dir))) {
+		if h := s.History; h != nil && h.Dir != "" && (isWithin(resolvePath(h.Dir), journal) || isWithin(journal, resolvePath(h.Dir))) {
 			rep.addProblem(fmt.Sprintf("sinks[%d].history.dir", i), Problem{Message: "shares a folder with the journal, journal.dir",
 				Found: strconv.Quote(s.History.Dir), Expected: "a folder beside it"})
 		}
@@ -289,7 +293,7 @@ func (s Sink) Destination() string {
 		key = "stdout " + s.Stdout.Path
 	}
 	if s.History != nil {
-		key = "history " + s.History.Dir
+		key = "history " + s.History.Where()
 	}
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:8])

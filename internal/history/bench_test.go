@@ -22,7 +22,7 @@ var benchStart = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 func openBench(b *testing.B) *History {
 	b.Helper()
 	dir := b.TempDir()
-	w, err := history.OpenWriter(dir)
+	w, err := history.OpenWriter(history.Folder(dir))
 	if err != nil {
 		b.Fatal(err)
 	}

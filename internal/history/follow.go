@@ -12,7 +12,7 @@ const followEvery = time.Second
 
 // Follow passes the entries of the rows that are written to a folder after those of a history, until ctx ends, which is no
 // error. An author that comes later than its change is an entry of the type attributed.
-func Follow(ctx context.Context, dir string, since *History, o LogOptions, pass func(*Entry) error) error {
+func Follow(ctx context.Context, where string, since *History, o LogOptions, pass func(*Entry) error) error {
 	version, tick := since.snapshot.Manifest.Version, time.NewTicker(followEvery)
 	defer tick.Stop()
 	for o.After = since.snapshot.Manifest.LastSequence(); ; {
@@ -21,13 +21,13 @@ func Follow(ctx context.Context, dir string, since *History, o LogOptions, pass 
 			return nil
 		case <-tick.C:
 		}
-		if m, err := history.ReadManifest(dir); err != nil || m.Version == version {
+		if m, err := history.ReadManifest(since.store); err != nil || m.Version == version {
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		h, err := Open(dir)
+		h, err := Open(where)
 		if err != nil {
 			return err
 		}

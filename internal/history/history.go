@@ -23,18 +23,25 @@ var controlTypes = []string{"snapshot.begin", "snapshot.end", "gap"}
 var endOfTime = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // History is a history as it was when it was opened. Later commits do not change it.
-type History struct{ snapshot *history.Snapshot }
+type History struct {
+	snapshot *history.Snapshot
+	store    history.Store
+}
 
-// Open opens the history in a folder. The caller closes it.
-func Open(dir string) (*History, error) {
-	s, err := history.Open(dir)
+// Open opens the history in a folder, or in a bucket (s3://…). The caller closes it.
+func Open(where string) (*History, error) {
+	in, err := history.StoreAt(where, history.Keys{})
+	if err != nil {
+		return nil, exit.With(exit.Usage, fmt.Errorf("--dir: %w", err))
+	}
+	s, err := history.Open(in)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w; 'exporter run --history %s' writes one, and --dir names another folder", err, dir)
+		err = fmt.Errorf("%w; 'exporter run --history %s' writes one, and --dir names another place", err, where)
 	}
 	if err != nil {
 		return nil, exit.With(exit.Environment, err)
 	}
-	return &History{s}, nil
+	return &History{s, in}, nil
 }
 
 // Close closes the files of the history.

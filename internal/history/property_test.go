@@ -51,7 +51,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 45)), dir: t.TempDir(), now: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
 		version: 100, alive: map[history.Key]truth{}, written: map[history.Key]truth{}}
 	var err error
-	if w.writer, err = history.OpenWriter(w.dir); err != nil {
+	if w.writer, err = history.OpenWriter(history.Folder(w.dir)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -374,7 +374,7 @@ func ownDestination(s config.Sink) (kind string, name func(*event.Change) string
 		return "webhook", func(*event.Change) string { return s.Webhook.Origin() }
 	}
 	if s.History != nil {
-		return "history", func(*event.Change) string { return s.History.Dir }
+		return "history", func(*event.Change) string { return s.History.Where() }
 	}
 	path := s.Stdout.Path
 	if path == "" {

@@ -1,10 +1,11 @@
 package history
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io"
+	"io/fs"
 	"slices"
 	"time"
 )
@@ -84,47 +85,33 @@ func (w *Writer) mergeFiles(files []File, from, to int, large bool) (f File, err
 		sources.sources = append(sources.sources, &fold{from: c})
 	}
 	f.Path = newPath(files[from].day(), f.Level, files[from].FirstSequence)
-	err = w.addFile(f, func(path string) error { return w.writeMerged(path, sources, &f) })
-	return f, err
-}
-
-func (w *Writer) openCursor(f File, p plan) (*cursor, *os.File, error) {
-	file, err := os.Open(filepath.Join(w.dir, filepath.FromSlash(f.Path)))
-	if err != nil {
-		return nil, nil, err
-	}
-	return newCursor(file, p), file, nil
-}
-
-// writeMerged writes rows to a file and makes its content durable.
-func (w *Writer) writeMerged(path string, from source, f *File) error {
-	out, err := w.disk.create(path)
-	if err != nil {
-		return err
-	}
-	counted := &counter{diskFile: out}
-	page := smallPage
+	counted, page := counter{}, smallPage
 	if f.Large {
 		page = largePage
 	}
-	err = newRowWriter(counted, page, f).writeRecords(from)
-	if err == nil {
-		err = out.Sync()
-	}
-	if err = errors.Join(err, out.Close()); err != nil {
-		return errors.Join(err, w.disk.remove(path))
-	}
+	err = w.store.write(f.Path, func(out io.Writer) error {
+		counted.Writer = out
+		return newRowWriter(&counted, page, &f).writeRecords(sources)
+	})
 	f.Bytes = counted.bytes
-	return nil
+	return f, err
+}
+
+func (w *Writer) openCursor(f File, p plan) (*cursor, blob, error) {
+	file, err := w.store.open(f.Path, f.Bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	return newCursor(file, f.Bytes, p), file, nil
 }
 
 type counter struct {
-	diskFile
+	io.Writer
 	bytes int64
 }
 
 func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.diskFile.Write(b)
+	n, err := c.Writer.Write(b)
 	c.bytes += int64(n)
 	return n, err
 }
@@ -138,14 +125,28 @@ func (w *Writer) replaceFiles(old []File, by ...File) error {
 	if err := w.commit(slices.Replace(files, at, at+len(old), by...)); err != nil {
 		return err
 	}
-	var failed error
 	for _, f := range old {
-		path := filepath.Join(w.dir, filepath.FromSlash(f.Path))
-		failed = errors.Join(failed, w.disk.remove(path))
-		if others, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "*")); len(others) == 0 {
-			failed = errors.Join(failed, w.disk.remove(filepath.Dir(path)))
-		}
+		w.replaced = append(w.replaced, replaced{f.Path, time.Now()})
 	}
+	return w.removeReplaced(false)
+}
+
+// replaced is a file that a commit has replaced.
+type replaced struct {
+	name string
+	at   time.Time
+}
+
+// removeReplaced removes files that were replaced long enough ago. The caller holds mu.
+func (w *Writer) removeReplaced(all bool) (failed error) {
+	w.replaced = slices.DeleteFunc(w.replaced, func(r replaced) bool {
+		if !all && time.Since(r.at) < w.store.grace() {
+			return false
+		}
+		err := w.store.remove(r.name)
+		failed = errors.Join(failed, err)
+		return err == nil || errors.Is(err, fs.ErrNotExist)
+	})
 	return failed
 }
 
@@ -154,7 +155,7 @@ func (w *Writer) replaceFiles(old []File, by ...File) error {
 // large file yet stay, and so does the last large file.
 func (w *Writer) Retain(cutoff time.Time, maxBytes int64) error {
 	w.mu.Lock()
-	err := w.begin()
+	err := cmp.Or(w.begin(), w.removeReplaced(false))
 	files := w.manifest.Files
 	w.mu.Unlock()
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -152,7 +151,8 @@ const skippedRows = 1024
 // cursor reads the rows of one file.
 type cursor struct {
 	plan
-	file   *os.File
+	file   blob
+	size   int64
 	groups []parquet.RowGroup // that are not read yet
 	opened bool
 	runs   []run // of the current group that are not read yet
@@ -169,7 +169,7 @@ type rowReader interface {
 	Close() error
 }
 
-func newCursor(f *os.File, p plan) *cursor { return &cursor{plan: p, file: f} }
+func newCursor(f blob, size int64, p plan) *cursor { return &cursor{plan: p, file: f, size: size} }
 
 func (c *cursor) next() (record, error) {
 	for len(c.rows) == 0 {
@@ -230,7 +230,7 @@ func notEOF(err error) error {
 // nextGroup finds the rows of the next row group that has any.
 func (c *cursor) nextGroup() error {
 	if !c.opened {
-		f, err := openParquet(c.file)
+		f, err := openParquet(c.file, c.size)
 		if err != nil {
 			return err
 		}

@@ -46,6 +46,14 @@ func (osDisk) syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
+// checkWritable returns why nothing can be written to a folder; nil if there is none.
+func checkWritable(dir string) error {
+	if err := syscall.Access(dir, 2|1); !errors.Is(err, os.ErrNotExist) { // W_OK, X_OK
+		return err
+	}
+	return nil
+}
+
 // lockDir locks a folder against other processes of this machine until the result is closed. A file system without locks is
 // no error: the manifests are the fence.
 func lockDir(path string) (*os.File, error) {

@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,19 +74,16 @@ func (m *Manifest) base(t time.Time) (base int) {
 	return base
 }
 
-// manifestPath returns the path of a manifest.
-func manifestPath(dir string, version int64) string {
-	return filepath.Join(dir, manifestDir, fmt.Sprintf("%016d%s", version, manifestExt))
+// manifestName returns the name of a manifest.
+func manifestName(version int64) string {
+	return fmt.Sprintf("%s/%016d%s", manifestDir, version, manifestExt)
 }
 
 // manifestVersions returns the numbers of the manifests that there are, ascending.
-func manifestVersions(dir string) (all []int64, err error) {
-	entries, err := os.ReadDir(filepath.Join(dir, manifestDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	for _, e := range entries {
-		digits, ok := strings.CutSuffix(e.Name(), manifestExt)
+func manifestVersions(s Store) (all []int64, err error) {
+	names, err := s.list(manifestDir + "/")
+	for _, name := range names {
+		digits, ok := strings.CutSuffix(path.Base(name), manifestExt)
 		if version, err := strconv.ParseInt(digits, 10, 64); ok && err == nil {
 			all = append(all, version)
 		}
@@ -96,32 +92,32 @@ func manifestVersions(dir string) (all []int64, err error) {
 	return all, err
 }
 
-// ReadManifest returns the newest manifest of a folder; one with version 0 if there is none.
-func ReadManifest(dir string) (*Manifest, error) {
+// ReadManifest returns the newest manifest of a store; one with version 0 if there is none.
+func ReadManifest(s Store) (*Manifest, error) {
 	for {
-		all, err := manifestVersions(dir)
+		all, err := manifestVersions(s)
 		if err != nil || len(all) == 0 {
 			return &Manifest{Format: FormatVersion}, err
 		}
 		newest := all[len(all)-1]
-		m, err := readManifest(manifestPath(dir, newest))
+		m, err := readManifest(s, manifestName(newest))
 		if !errors.Is(err, fs.ErrNotExist) { // otherwise the writer has removed it behind newer ones
 			return m, err
 		}
 	}
 }
 
-func readManifest(path string) (*Manifest, error) {
-	content, err := os.ReadFile(path)
+func readManifest(s Store, name string) (*Manifest, error) {
+	content, err := s.read(name)
 	if err != nil {
 		return nil, err
 	}
 	m := &Manifest{}
 	if err := json.Unmarshal(content, m); err != nil {
-		return nil, fmt.Errorf("%s is no manifest of a history: %w", path, err)
+		return nil, fmt.Errorf("%s in %s is no manifest of a history: %w", name, s, err)
 	}
 	if m.Format != FormatVersion {
-		return nil, fmt.Errorf("%s has format %d, and this version reads %d: use a newer version", path, m.Format, FormatVersion)
+		return nil, fmt.Errorf("%s in %s has format %d, and this version reads %d: use a newer version", name, s, m.Format, FormatVersion)
 	}
 	return m, nil
 }

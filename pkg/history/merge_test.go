@@ -123,7 +123,7 @@ func heldMemory() uint64 {
 
 // TestAMergeHoldsAFewPagesOfEachFile, and what it writes in parts: not what it merges.
 func TestAMergeHoldsAFewPagesOfEachFile(t *testing.T) {
-	w, err := openWriter(t.TempDir(), osDisk{})
+	w, err := OpenWriter(Folder(t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestAMergeHoldsAFewPagesOfEachFile(t *testing.T) {
 		merged += mix.store(t, w, make([]Row, rows))
 	}
 	before, most := heldMemory(), uint64(0)
-	w.disk = heldDisk{most: &most}
+	w.store.(*folder).disk = heldDisk{most: &most}
 	if done, err := w.Compact(false); !done || err != nil || len(w.manifest.Files) != 1 || !w.manifest.Files[0].Large {
 		t.Fatalf("%t, %v: %+v", done, err, w.manifest.Files)
 	}
@@ -150,7 +150,7 @@ func TestAMergeHoldsAFewPagesOfEachFile(t *testing.T) {
 func BenchmarkWriter(b *testing.B) {
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	for b.Loop() {
-		w, err := OpenWriter(b.TempDir())
+		w, err := OpenWriter(Folder(b.TempDir()))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -3,8 +3,6 @@ package history
 import (
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -99,12 +97,12 @@ func (w *Writer) ReadSeen(zones []Zone) (seen Seen, err error) {
 
 // addSeen adds the rows of a file that are in a zone.
 func (w *Writer) addSeen(seen Seen, f File, zones []Zone) (Seen, error) {
-	file, err := os.Open(filepath.Join(w.dir, filepath.FromSlash(f.Path)))
+	file, err := w.store.open(f.Path, f.Bytes)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	p, err := openParquet(file)
+	p, err := openParquet(file, f.Bytes)
 	if err != nil {
 		return nil, err
 	}

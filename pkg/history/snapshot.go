@@ -7,8 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
@@ -18,34 +16,34 @@ import (
 // It holds its files open. Its methods may be called concurrently.
 type Snapshot struct {
 	Manifest *Manifest
-	files    []*os.File
+	files    []blob
 }
 
-// Open returns the newest commit of the history in a folder. A folder without one is an error that is fs.ErrNotExist. The
+// Open returns the newest commit of the history in a store. A store without one is an error that is fs.ErrNotExist. The
 // caller closes the snapshot.
-func Open(dir string) (*Snapshot, error) {
+func Open(in Store) (*Snapshot, error) {
 	for {
-		m, err := ReadManifest(dir)
+		m, err := ReadManifest(in)
 		if err != nil {
 			return nil, err
 		}
 		if m.Version == 0 {
-			return nil, fmt.Errorf("%s holds no history: %w", dir, fs.ErrNotExist)
+			return nil, fmt.Errorf("%s holds no history: %w", in, fs.ErrNotExist)
 		}
-		s, err := openFiles(dir, m)
+		s, err := openFiles(in, m)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return s, err
 		}
-		if again, e := ReadManifest(dir); e != nil || again.Version == m.Version { // otherwise the writer has replaced files
+		if again, e := ReadManifest(in); e != nil || again.Version == m.Version { // otherwise the writer has replaced files
 			return nil, errors.Join(err, e)
 		}
 	}
 }
 
-func openFiles(dir string, m *Manifest) (*Snapshot, error) {
+func openFiles(in Store, m *Manifest) (*Snapshot, error) {
 	s := &Snapshot{Manifest: m}
 	for _, f := range m.Files {
-		file, err := os.Open(filepath.Join(dir, filepath.FromSlash(f.Path)))
+		file, err := in.open(f.Path, f.Bytes)
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -106,7 +104,7 @@ func (s *Snapshot) merge(base int, p plan) source {
 		if p.wantsFile(&s.Manifest.Files[i]) || p.state && i == base {
 			first := p
 			first.alive = p.state && i == base
-			m.sources = append(m.sources, newCursor(s.files[i], first))
+			m.sources = append(m.sources, newCursor(s.files[i], s.Manifest.Files[i].Bytes, first))
 		}
 	}
 	return m
@@ -146,12 +144,8 @@ var (
 type source interface{ next() (record, error) }
 
 // openParquet opens a file for reading.
-func openParquet(f *os.File) (*parquet.File, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	file, err := parquet.OpenFile(f, info.Size(), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(1<<10))
+func openParquet(f blob, size int64) (*parquet.File, error) {
+	file, err := parquet.OpenFile(f, size, parquet.SkipBloomFilters(true), parquet.ReadBufferSize(1<<10))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}

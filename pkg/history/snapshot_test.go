@@ -3,6 +3,7 @@ package history
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,6 +56,9 @@ func writeFolder(t testing.TB, files ...[]string) string {
 		if err := newRowWriter(out, smallPage, &f).writeRows(rows); err != nil {
 			t.Fatal(err)
 		}
+		if f.Bytes, err = out.Seek(0, io.SeekCurrent); err != nil {
+			t.Fatal(err)
+		}
 		out.Close()
 		f.Large = f.Alive > 0
 		m.Files = append(m.Files, f)
@@ -63,7 +67,7 @@ func writeFolder(t testing.TB, files ...[]string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := manifestPath(dir, m.Version)
+	path := filepath.Join(dir, manifestName(m.Version))
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -73,10 +77,10 @@ func writeFolder(t testing.TB, files ...[]string) string {
 	return dir
 }
 
-// openFolder opens a snapshot, closed at the end of the test.
-func openFolder(t testing.TB, dir string) *Snapshot {
+// openStore opens a snapshot, closed at the end of the test.
+func openStore(t testing.TB, in Store) *Snapshot {
 	t.Helper()
-	s, err := Open(dir)
+	s, err := Open(in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +113,7 @@ var someFiles = [][]string{
 }
 
 func TestRowsComeByObjectAndWithinBounds(t *testing.T) {
-	s := openFolder(t, writeFolder(t, someFiles...))
+	s := openStore(t, Folder(writeFolder(t, someFiles...)))
 	a := "a"
 	for name, c := range map[string]struct {
 		query Query
@@ -130,7 +134,7 @@ func TestRowsComeByObjectAndWithinBounds(t *testing.T) {
 }
 
 func TestTheStateAtATimeIsThatOfItsNewestRows(t *testing.T) {
-	s := openFolder(t, writeFolder(t, someFiles...))
+	s := openStore(t, Folder(writeFolder(t, someFiles...)))
 	for at, want := range map[int]string{
 		1: "", 2: `2 a/x {"v":2}`, 4: `2 a/x {"v":2}, 3 b/y {"v":3}`, 6: `2 a/x {"v":2}, 6 a/z {"v":6}, 5 b/y {"v":5}`,
 		7: `6 a/z {"v":6}, 5 b/y {"v":5}`, 8: `8 a/z {"v":8}, 5 b/y {"v":5}`, 10: `8 a/z {"v":8}, 10 b/y {"v":10}`, 11: `10 b/y {"v":10}`,
@@ -147,8 +151,8 @@ func TestTheStateAtATimeIsThatOfItsNewestRows(t *testing.T) {
 
 // TestASnapshotThatEndsRemovesWhatItLacks: it was deleted while nothing watched. Until then it may exist.
 func TestASnapshotThatEndsRemovesWhatItLacks(t *testing.T) {
-	s := openFolder(t, writeFolder(t, []string{"1 added a/x", "2 added a/y", "3 added b/z"},
-		[]string{"4 snapshot.begin a/", "5 snapshot a/y"}, []string{"6 snapshot.end a/"}))
+	s := openStore(t, Folder(writeFolder(t, []string{"1 added a/x", "2 added a/y", "3 added b/z"},
+		[]string{"4 snapshot.begin a/", "5 snapshot a/y"}, []string{"6 snapshot.end a/"})))
 	for at, want := range map[int]string{5: "1 a/x, 5 a/y, 3 b/z", 6: "5 a/y, 3 b/z"} {
 		got := text(t, s.StateAt(t.Context(), second(at), Match{}))
 		for _, object := range []string{` {"v":1}`, ` {"v":3}`, ` {"v":5}`} {

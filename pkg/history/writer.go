@@ -7,9 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -29,11 +28,10 @@ const keptManifests = 8
 // Writer is a claim on a history: from it on, no older writer commits anything. One goroutine appends, and one compacts and
 // removes; these may be two.
 type Writer struct {
-	dir  string
-	id   string
-	from string // whose commit was the newest when this writer came
-	disk disk
-	lock *os.File
+	store Store
+	id    string
+	from  string // whose commit was the newest when this writer came
+	lock  io.Closer
 
 	encoder *rowWriter // of batches
 	spare   []byte     // memory of a batch that is stored, for the next one
@@ -43,19 +41,14 @@ type Writer struct {
 
 	mu       sync.Mutex // held during a commit
 	manifest *Manifest
-	unsure   bool // a commit has failed, and may have been made
+	unsure   bool       // a commit has failed, and may have been made
+	replaced []replaced // files that are not removed yet
 }
 
-// OpenWriter creates the folder if there is none, and claims it.
-func OpenWriter(dir string) (*Writer, error) { return openWriter(dir, osDisk{}) }
-
-func openWriter(dir string, d disk) (w *Writer, err error) {
-	if err := d.makeDir(filepath.Join(dir, manifestDir)); err != nil {
-		return nil, err
-	}
-	w = &Writer{dir: dir, id: strings.ToLower(rand.Text()[:12]), disk: d, largeRows: 50_000, fanIn: 32,
-		encoder: newRowWriter(nil, smallPage, nil)}
-	if w.lock, err = lockDir(dir); err != nil {
+// OpenWriter claims the history in a store, and creates a folder if there is none.
+func OpenWriter(in Store) (w *Writer, err error) {
+	w = &Writer{store: in, id: strings.ToLower(rand.Text()[:12]), largeRows: 50_000, fanIn: 32, encoder: newRowWriter(nil, smallPage, nil)}
+	if w.lock, err = in.lock(); err != nil {
 		return nil, err
 	}
 	if err := w.claim(); err != nil {
@@ -66,7 +59,7 @@ func openWriter(dir string, d disk) (w *Writer, err error) {
 
 // claim makes this writer the one whose commits count, and removes what no commit has.
 func (w *Writer) claim() (err error) {
-	if w.manifest, err = ReadManifest(w.dir); err != nil {
+	if w.manifest, err = ReadManifest(w.store); err != nil {
 		return err
 	}
 	w.from = cmp.Or(w.from, w.manifest.Writer, w.id)
@@ -74,10 +67,7 @@ func (w *Writer) claim() (err error) {
 	if err := w.commit(w.manifest.Files); err != nil {
 		return err
 	}
-	if err := w.removeUncommitted(); err != nil {
-		return err
-	}
-	return w.disk.syncDir(filepath.Dir(w.dir)) // the folder itself may be new
+	return w.removeUncommitted()
 }
 
 // Begin comes before the first NewBatch, and before each that follows an error. After a commit that failed it finds out
@@ -100,7 +90,7 @@ func (w *Writer) begin() error {
 
 // check returns why nothing that this writer commits counts any more.
 func (w *Writer) check() error {
-	m, err := ReadManifest(w.dir)
+	m, err := ReadManifest(w.store)
 	if err != nil {
 		return err
 	}
@@ -117,21 +107,23 @@ func (w *Writer) check() error {
 func (w *Writer) removeUncommitted() error {
 	committed := map[string]bool{}
 	for _, f := range w.manifest.Files {
-		committed[filepath.Join(w.dir, filepath.FromSlash(f.Path))] = true
+		committed[f.Path] = true
 	}
-	written, err := filepath.Glob(filepath.Join(w.dir, dayPrefix+"*", "*"))
+	written, err := w.store.list(dayPrefix)
 	if err != nil {
 		return err
 	}
-	unfinished, err := filepath.Glob(filepath.Join(w.dir, manifestDir, "*"+unfinishedExt))
+	unfinished, err := w.store.list(manifestDir + "/")
 	if err != nil {
 		return err
 	}
-	for _, path := range append(written, unfinished...) {
-		if !committed[path] {
-			err = errors.Join(err, w.disk.remove(path))
+	unfinished = slices.DeleteFunc(unfinished, func(name string) bool { return !strings.HasSuffix(name, unfinishedExt) })
+	for _, name := range append(written, unfinished...) {
+		if !committed[name] {
+			err = errors.Join(err, w.store.remove(name))
 		}
 	}
+	w.replaced = nil
 	return err
 }
 
@@ -142,24 +134,20 @@ func (w *Writer) commit(files []File) error {
 	if err != nil {
 		return err
 	}
-	path := manifestPath(w.dir, m.Version)
-	unfinished := path + "." + w.id + unfinishedExt
 	w.unsure = true
-	if _, err := os.Stat(manifestPath(w.dir, w.manifest.Version)); err != nil && w.manifest.Version > 0 {
-		return fmt.Errorf("commit: %w", cmp.Or(w.check(), err))
+	if w.manifest.Version > 0 {
+		if _, err := w.store.read(manifestName(w.manifest.Version)); err != nil {
+			return fmt.Errorf("commit: %w", cmp.Or(w.check(), err))
+		}
 	}
-	if err := w.writeFile(unfinished, content); err != nil {
-		return err
-	}
-	err = w.disk.link(unfinished, path)
-	if err = errors.Join(err, w.disk.remove(unfinished), w.disk.syncDir(filepath.Dir(path))); err != nil {
-		if newest, readErr := ReadManifest(w.dir); errors.Is(err, fs.ErrExist) && readErr == nil && newest.Writer != w.id {
+	if err := w.store.create(manifestName(m.Version), content); err != nil {
+		if newest, readErr := ReadManifest(w.store); errors.Is(err, fs.ErrExist) && readErr == nil && newest.Writer != w.id {
 			return &FencedError{newest.Writer}
 		}
 		return fmt.Errorf("commit: %w", err)
 	}
 	// A writer that was frozen may have created a number that was used before, and is gone since.
-	all, err := manifestVersions(w.dir)
+	all, err := manifestVersions(w.store)
 	if err != nil {
 		return err
 	}
@@ -169,26 +157,10 @@ func (w *Writer) commit(files []File) error {
 	w.manifest, w.unsure = m, false
 	for _, old := range all {
 		if old < m.Version-keptManifests {
-			err = errors.Join(err, w.disk.remove(manifestPath(w.dir, old)))
+			err = errors.Join(err, w.store.remove(manifestName(old)))
 		}
 	}
 	return err
-}
-
-// writeFile writes a file and makes its content durable, not its name. It leaves nothing behind after an error, if it can.
-func (w *Writer) writeFile(path string, content []byte) error {
-	f, err := w.disk.create(path)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, w.disk.remove(path))
-	}
-	return nil
 }
 
 const (
@@ -279,28 +251,13 @@ func (b *Batch) Commit() error {
 	}
 	files := slices.Clone(w.manifest.Files)
 	for _, f := range b.files {
-		if err := w.addFile(f.File, func(path string) error { return w.writeFile(path, f.content) }); err != nil {
+		if err := w.store.write(f.Path, func(out io.Writer) error { _, err := out.Write(f.content); return err }); err != nil {
 			return err
 		}
 		files = append(files, f.File)
 		w.spare = f.content[:0]
 	}
 	return w.commit(files)
-}
-
-// addFile writes a file under another name, and gives it its own when it is whole and durable.
-func (w *Writer) addFile(f File, write func(path string) error) error {
-	path := filepath.Join(w.dir, filepath.FromSlash(f.Path))
-	day := filepath.Dir(path)
-	if _, err := os.Stat(day); errors.Is(err, fs.ErrNotExist) {
-		if err := errors.Join(w.disk.makeDir(day), w.disk.syncDir(w.dir)); err != nil {
-			return err
-		}
-	}
-	if err := write(path + unfinishedExt); err != nil {
-		return err
-	}
-	return errors.Join(w.disk.rename(path+unfinishedExt, path), w.disk.syncDir(day))
 }
 
 // Manifest returns the newest commit of the writer, which is never changed, and the writer of the one before its first.

@@ -207,9 +207,9 @@ func newModel(n int, random *rand.Rand) *model {
 }
 
 // verify compares what is stored with the stream: all rows once, in order, and the state at some times.
-func (m *model) verify(t *testing.T, dir string) {
+func (m *model) verify(t *testing.T, in Store) {
 	t.Helper()
-	s := openFolder(t, dir)
+	s := openStore(t, in)
 	stored := map[int64]string{}
 	for row, err := range s.Rows(t.Context(), Query{}) {
 		if err != nil {
@@ -258,8 +258,8 @@ func (m *model) verifyState(t *testing.T, s *Snapshot, from int) {
 }
 
 // openSmall opens a writer that merges after a few rows.
-func openSmall(dir string, d disk) (*Writer, error) {
-	w, err := openWriter(dir, d)
+func openSmall(in Store) (*Writer, error) {
+	w, err := OpenWriter(in)
 	if err == nil {
 		w.largeRows, w.fanIn = 40, 3
 	}
@@ -273,12 +273,12 @@ func TestNothingIsLostOrDoubledWhereverTheDiskStops(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, uint64(at)))
 		dir, m := filepath.Join(t.TempDir(), "history"), newModel(rows, random)
 		d := newPowerLoss(t, at, at%2 == 0)
-		w, err := openSmall(dir, d)
+		w, err := openSmall(&folder{dir, d})
 		if err == nil {
 			err = errors.Join(m.deliver(w, random), w.Close())
 		}
 		if err == nil {
-			m.verify(t, dir)
+			m.verify(t, Folder(dir))
 			if at < 100 {
 				t.Fatalf("the whole test is %d operations", at)
 			}
@@ -289,7 +289,7 @@ func TestNothingIsLostOrDoubledWhereverTheDiskStops(t *testing.T) {
 		}
 		d.lose(t)
 		for range 2 { // the second start has nothing to do
-			w, err = openSmall(dir, osDisk{})
+			w, err = openSmall(Folder(dir))
 			if err != nil {
 				t.Fatalf("stopped at %d: %v", at, err)
 			}
@@ -297,18 +297,18 @@ func TestNothingIsLostOrDoubledWhereverTheDiskStops(t *testing.T) {
 				t.Fatalf("stopped at %d: %v", at, err)
 			}
 		}
-		m.verify(t, dir)
+		m.verify(t, Folder(dir))
 	}
 }
 
 func TestAnOlderWriterIsFenced(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	dir, m := t.TempDir(), newModel(60, random)
-	first, err := openSmall(dir, osDisk{})
+	first, err := openSmall(Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openSmall(dir, osDisk{}); !errors.Is(err, ErrLocked) {
+	if _, err := openSmall(Folder(dir)); !errors.Is(err, ErrLocked) {
 		t.Errorf("a second writer on this machine: %v", err)
 	}
 	begun := &model{rows: m.rows[:30]}
@@ -319,7 +319,7 @@ func TestAnOlderWriterIsFenced(t *testing.T) {
 	if err := first.Close(); err != nil { // another machine does not see the lock
 		t.Fatal(err)
 	}
-	second, err := openSmall(dir, osDisk{})
+	second, err := openSmall(Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,21 +332,21 @@ func TestAnOlderWriterIsFenced(t *testing.T) {
 	if err := errors.Join(m.deliver(second, random), second.Close()); err != nil {
 		t.Fatal(err)
 	}
-	m.verify(t, dir)
+	m.verify(t, Folder(dir))
 }
 
 // TestAFrozenWriterCommitsNothingByANumberThatIsGone: its number was used, and removed behind newer ones.
 func TestAFrozenWriterCommitsNothingByANumberThatIsGone(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	dir, m := t.TempDir(), newModel(200, random)
-	frozen, err := openSmall(dir, osDisk{})
+	frozen, err := openSmall(Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := frozen.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w, err := openSmall(dir, osDisk{})
+	w, err := openSmall(Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,14 +357,14 @@ func TestAFrozenWriterCommitsNothingByANumberThatIsGone(t *testing.T) {
 	if err := m.deliver(frozen, random); !errors.As(err, &fenced) {
 		t.Errorf("it committed: %v", err)
 	}
-	m.verify(t, dir)
+	m.verify(t, Folder(dir))
 }
 
 // TestMergesLeaveFewFiles, sorted and with what existed at their start.
 func TestMergesLeaveFewFiles(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	dir, m := t.TempDir(), newModel(900, random)
-	w, err := openSmall(dir, osDisk{})
+	w, err := openSmall(Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func TestMergesLeaveFewFiles(t *testing.T) {
 	if err != nil || len(found) != len(w.manifest.Files) {
 		t.Errorf("%d files are there, want %d (%v)", len(found), len(w.manifest.Files), err)
 	}
-	m.verify(t, dir)
+	m.verify(t, Folder(dir))
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +393,7 @@ func TestMergesLeaveFewFiles(t *testing.T) {
 func TestRetentionKeepsTheStateOfWhatStays(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	dir, m := t.TempDir(), newModel(900, random)
-	w, err := openSmall(dir, osDisk{})
+	w, err := openSmall(Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,7 +421,7 @@ func TestRetentionKeepsTheStateOfWhatStays(t *testing.T) {
 		if name == "age" && first.FirstSequence > 30*900/72+1 {
 			t.Errorf("age: what is younger is gone: %+v", first)
 		}
-		m.verifyState(t, openFolder(t, dir), int(first.FirstSequence-1))
+		m.verifyState(t, openStore(t, Folder(dir)), int(first.FirstSequence-1))
 	}
 	days, err := os.ReadDir(dir)
 	if err != nil {

@@ -128,7 +128,7 @@ func TestAHistoryThatWasRemovedIsWrittenAgain(t *testing.T) {
 // twice.
 func (s *fixture) onlyWatched(dir string, p *plants) {
 	s.t.Helper()
-	h, err := history.Open(dir)
+	h, err := history.Open(history.Folder(dir))
 	s.must(err)
 	defer h.Close()
 	seen, secrets := map[string]bool{}, 0

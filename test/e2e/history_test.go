@@ -54,7 +54,7 @@ func TestAHistoryKilledAtRandomMomentsHasEachRevisionOnce(t *testing.T) {
 
 // compareHistory returns which revisions of etcd have no row, and if doubled is set, which have several.
 func (s *fixture) compareHistory(dir string, doubled bool) (err error) {
-	h, err := history.Open(dir)
+	h, err := history.Open(history.Folder(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

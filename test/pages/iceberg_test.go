@@ -3,7 +3,6 @@ package pages
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,8 +10,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
-	"github.com/kubecdc/kubecdc/test/parts/ports"
-	"github.com/kubecdc/kubecdc/test/parts/process"
+	"github.com/kubecdc/kubecdc/test/parts/s3server"
 )
 
 const comeChangeAndGo = `
@@ -48,7 +46,7 @@ func TestTheS3RecipeRuns(t *testing.T) {
 	large(t)
 	s := running(t)
 	w, look := icebergWalk(t, "s3", "iceberg-s3-sink.properties",
-		"127.0.0.1:9000", startS3(t), "127.0.0.1:5432", s.sql.Address())
+		"127.0.0.1:9000", s3server.Start(t, "cluster-history"), "127.0.0.1:5432", s.sql.Address())
 	w.env = append(w.env, "AWS_ACCESS_KEY_ID=anybody", "AWS_SECRET_ACCESS_KEY=anything", "AWS_REGION=eu-central-1")
 	w.follow("docs/recipes/s3.md")
 	w.run("objects come, change and go", comeChangeAndGo)
@@ -81,46 +79,6 @@ func icebergWalk(t *testing.T, namespace, sink string, replaced ...string) (w *w
 		kubectl create configmap kept --namespace $NAMESPACE --from-literal colour=red
 		kubectl create configmap going --namespace $NAMESPACE --from-literal colour=red`)
 	return w, fmt.Sprintf("java -XX:TieredStopAtLevel=1 -cp '%s/*' %s docs/recipes/connect/%s", jars, testdata(t, "Rows.java"), sink)
-}
-
-// startS3 starts a server that speaks S3, with the bucket of the page, and returns its address.
-func startS3(t *testing.T) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startWithin)
-	defer cancel()
-	python, err := build.S3(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var address string
-	err = ports.Try(1, func(free []int) error {
-		address = ports.Address(free[0])
-		server, err := process.Start(ctx, process.Options{
-			Name: "s3", Path: python, Args: []string{"-m", "moto.server", "-H", "127.0.0.1", "-p", strconv.Itoa(free[0])},
-			Log: filepath.Join(t.TempDir(), "s3.log"), Ready: func(ctx context.Context) error { return makeBucket(ctx, address) },
-		})
-		if err == nil {
-			t.Cleanup(func() {
-				if err := server.Stop(); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return address
-}
-
-// makeBucket makes the bucket of the page, which succeeds as soon as the server answers. It needs no credentials.
-func makeBucket(ctx context.Context, address string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+address+"/cluster-history", nil)
-	if err != nil {
-		return err
-	}
-	return process.ExpectOK(http.DefaultClient, request)
 }
 
 // uncommit takes the table back to before its first commit, as if Connect had ended after it had announced its files and

@@ -50,7 +50,7 @@ func rowOf(text string) store.Row {
 func load(t testing.TB, at string, rows []store.Row) *State {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "history")
-	w, err := store.OpenWriter(dir)
+	w, err := store.OpenWriter(store.Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

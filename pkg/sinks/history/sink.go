@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,13 +26,18 @@ const (
 
 	// commitEvery is how often a file is written at most, unless a whole batch waits.
 	commitEvery = time.Second
+	// commitBucketEvery is the same for a bucket, where a commit costs two writes and a list: half a cent an hour on AWS. A
+	// call that takes ten seconds would count as silent.
+	commitBucketEvery = 5 * time.Second
 	// tendEvery is how often files are looked at when nothing is written. Few are merged then too.
-	tendEvery = 5 * time.Second
+	tendEvery       = 5 * time.Second
+	tendBucketEvery = time.Minute
 )
 
 // Sink writes a history. It is used as defined by [sinks.Sink]; with one lane, there is one Publish at a time.
 type Sink struct {
 	cfg    Config
+	store  history.Store
 	writer *history.Writer // nil before the first batch
 	seen   history.Seen    // see findSeen; nil if that is not known
 	sent   uint64          // offset of the newest message that may be stored
@@ -68,7 +74,15 @@ func New(cfg Config) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Sink{cfg: cfg, every: commitEvery, tends: tendEvery, stop: func() {}, wake: make(chan struct{}, 1)}, nil
+	store, err := cfg.store()
+	if err != nil {
+		return nil, err
+	}
+	s := &Sink{cfg: cfg, store: store, every: commitEvery, tends: tendEvery, stop: func() {}, wake: make(chan struct{}, 1)}
+	if cfg.Bucket != "" {
+		s.every, s.tends = commitBucketEvery, tendBucketEvery
+	}
+	return s, nil
 }
 
 // Lane implements [sinks.Sink].
@@ -164,7 +178,7 @@ func (s *Sink) claim(since time.Time) error {
 	if err := s.checkHeld(); err != nil {
 		return err
 	}
-	w, err := history.OpenWriter(s.cfg.Dir)
+	w, err := history.OpenWriter(s.store)
 	if err != nil {
 		return err
 	}
@@ -239,20 +253,15 @@ func (s *Sink) Conditions() []condition.Status {
 	}
 	return []condition.Status{condition.NewStatus("", condition.Problem{
 		Code: condition.SinkFailing, Severity: condition.Degraded,
-		Cause:  fmt.Sprintf("files in %s can be neither merged nor removed: %v", s.cfg.Dir, s.failed),
+		Cause:  fmt.Sprintf("files in %s can be neither merged nor removed: %v", s.store, s.failed),
 		Effect: "changes are stored; the history takes more space, and reading it takes longer",
-		Remedy: "look at the disk; it is tried again every few seconds",
+		Remedy: "look at the disk, or at the server of the bucket; it is tried again every few seconds",
 	})}
 }
 
-// Ping implements [sinks.Pinger]: the folder has what was acknowledged, and it, or the one to create it in, can be written
-// to.
+// Ping implements [sinks.Pinger]: the history has what was acknowledged, and can be written to.
 func (s *Sink) Ping(context.Context) error {
-	err := syscall.Access(s.cfg.Dir, 2|1) // W_OK, X_OK
-	if err == nil || errors.Is(err, os.ErrNotExist) {
-		err = s.checkHeld()
-	}
-	return s.classify(err)
+	return s.classify(cmp.Or(s.store.Check(), s.checkHeld()))
 }
 
 // classify returns what an error of the disk means to delivery.
@@ -263,9 +272,11 @@ func (s *Sink) classify(failure error) error {
 		errors.As(failure, new(*sinks.LostError)):
 		return failure
 	case errors.As(failure, &fenced):
-		return &sinks.DeposedError{Reason: "another process writes to the history in " + s.cfg.Dir, Err: failure}
+		return &sinks.DeposedError{Reason: fmt.Sprintf("another process writes to the history in %s", s.store), Err: failure}
+	case s.cfg.Bucket != "":
+		return s.classifyBucket(failure)
 	}
-	e := &sinks.UnavailableError{Code: condition.SinkFailing, Reason: fmt.Sprintf("cannot write to %s: %v", s.cfg.Dir, failure),
+	e := &sinks.UnavailableError{Code: condition.SinkFailing, Reason: fmt.Sprintf("cannot write to %s: %v", s.store, failure),
 		Remedy: "look at the disk"}
 	switch {
 	case errors.Is(failure, syscall.ENOSPC), errors.Is(failure, syscall.EDQUOT), errors.Is(failure, syscall.EFBIG):
@@ -284,7 +295,7 @@ func (s *Sink) classify(failure error) error {
 func (s *Sink) Close(ctx context.Context) error {
 	if s.acting != nil {
 		if _, err := s.awaitDisk(ctx); err != nil {
-			return fmt.Errorf("a write to %s is still running: %w", s.cfg.Dir, err)
+			return fmt.Errorf("a write to %s is still running: %w", s.store, err)
 		}
 	}
 	s.stop()
@@ -292,28 +303,7 @@ func (s *Sink) Close(ctx context.Context) error {
 		return nil
 	}
 	if err := s.act(ctx, func() error { s.tending.Wait(); return nil }); err != nil {
-		return fmt.Errorf("files in %s are still being merged: %w", s.cfg.Dir, err)
+		return fmt.Errorf("files in %s are still being merged: %w", s.store, err)
 	}
 	return s.writer.Close()
-}
-
-// Config is where a history is, and how much of it is kept.
-type Config struct {
-	// The folder; it is created if there is none, for its owner only, since objects may hold secrets. One exporter
-	// writes to it, and anything may read it.
-	Dir string `mapstructure:"dir"`
-	// How long changes are kept, such as 90d. Older ones are removed in parts of up to a day; the state at each time
-	// within it can always be told. 0: for ever.
-	Keep time.Duration `mapstructure:"keep"`
-	// How large the folder may become: the oldest changes are removed first, and the newest of about a day stay.
-	// 0: no bound.
-	MaxBytes int64 `mapstructure:"maxBytes"`
-}
-
-// Validate checks everything that needs no access to the file system.
-func (c Config) Validate() error {
-	if c.Dir == "" {
-		return errors.New("history.dir: is missing; name a folder such as ./history")
-	}
-	return nil
 }

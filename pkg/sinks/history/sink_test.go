@@ -31,10 +31,15 @@ func newSink(t testing.TB, cfg Config) *Sink {
 	return s
 }
 
-// readRows returns all rows of a history, in the order of their writing.
+// readRows returns all rows of a history in a folder, in the order of their writing.
 func readRows(t testing.TB, dir string) (all []history.Row) {
 	t.Helper()
-	s, err := history.Open(dir)
+	return readStore(t, history.Folder(dir))
+}
+
+func readStore(t testing.TB, in history.Store) (all []history.Row) {
+	t.Helper()
+	s, err := history.Open(in)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -63,11 +68,17 @@ func describe(r *history.Row) []byte {
 }
 
 func TestTheSinkKeepsTheContract(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "history")
-	sinktest.Run(t, sinktest.Harness{
-		New: func(t testing.TB) sinks.Sink { return newSink(t, Config{Dir: dir}) },
+	cfg := Config{Dir: filepath.Join(t.TempDir(), "history")}
+	sinktest.Run(t, newHarness(cfg))
+}
+
+func newHarness(cfg Config) sinktest.Harness {
+	return sinktest.Harness{
+		New: func(t testing.TB) sinks.Sink { return newSink(t, cfg) },
 		Read: func(t testing.TB) (all []sinktest.Delivered) {
-			for _, r := range readRows(t, dir) {
+			in, err := cfg.store()
+			must(t, err)
+			for _, r := range readStore(t, in) {
 				uid := r.UID
 				if r.Type == string(event.Gap) {
 					uid = r.Resource + "@" + r.GapFrom
@@ -81,8 +92,8 @@ func TestTheSinkKeepsTheContract(t *testing.T) {
 			r := newRow(c)
 			return describe(&r)
 		},
-		ExactRetry: true, ExactRestart: true,
-	})
+		ExactRetry: true, ExactRestart: true, ExactReplay: true,
+	}
 }
 
 func newMessages(from, to int) (batch []sinks.Message) {
@@ -212,7 +223,7 @@ func TestFilesAreMerged(t *testing.T) {
 
 func countFiles(t *testing.T, dir string) int {
 	t.Helper()
-	m, err := history.ReadManifest(dir)
+	m, err := history.ReadManifest(history.Folder(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

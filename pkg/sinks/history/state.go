@@ -134,11 +134,11 @@ func sinceWhen(batch []sinks.Message) (since time.Time) {
 func (s *Sink) checkHeld() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := history.ReadManifest(s.cfg.Dir)
+	m, err := history.ReadManifest(s.store)
 	if err != nil || s.held.Sequence == 0 || m.History == s.held.History && m.LastSequence() >= s.held.Sequence {
 		return err
 	}
 	s.lost = true
 	return &sinks.LostError{Renew: true, Reason: fmt.Sprintf("%s does not hold what was acknowledged up to row %d: the history was removed, "+
-		"an older copy is there, or history.dir names another folder", s.cfg.Dir, s.held.Sequence)}
+		"an older copy is there, or history.dir or history.bucket names another one", s.store, s.held.Sequence)}
 }

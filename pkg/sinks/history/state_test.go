@@ -37,7 +37,7 @@ func TestAHistoryThatLostWhatWasAcknowledgedIsNamed(t *testing.T) {
 	}{
 		"kept":    {func(_ *testing.T, dir, _ string) string { return dir }, ""},
 		"removed": {func(t *testing.T, dir, _ string) string { must(t, os.RemoveAll(dir)); return dir }, "was removed"},
-		"another": {func(_ *testing.T, dir, _ string) string { return dir + "-of-now" }, "another folder"},
+		"another": {func(_ *testing.T, dir, _ string) string { return dir + "-of-now" }, "names another one"},
 		"older copy": {func(t *testing.T, dir, copied string) string {
 			must(t, os.RemoveAll(dir))
 			must(t, os.CopyFS(dir, os.DirFS(copied)))
@@ -100,7 +100,7 @@ func TestAFolderThatIsRemovedWhileItIsWrittenIsBegunAnew(t *testing.T) {
 
 func second(_ int, err error) error { return err }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func publishMerged(t *testing.T, s *Sink, dir string, from, to int) {
 	for i := from; i <= to; i++ {
 		mustPublish(t, s, newMessages(i, i))
 	}
-	awaitFiles(t, dir, 2)
+	awaitFiles(t, dir, 5)
 	s.stop()
 	s.tending.Wait()
 }
