@@ -10,9 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubecdc/kubecdc/internal/app"
+	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/history"
 	"github.com/kubecdc/kubecdc/internal/history/serve"
+	sink "github.com/kubecdc/kubecdc/pkg/sinks/history"
 )
 
 // defaultHistory is the folder that is read if no place is named.
@@ -29,7 +32,7 @@ resourceVersion (rv:4711), which is exact where times are known to seconds.
 
 What the history does not know, because it begins later or has a gap, is named on
 standard error, and the exit code is 5.`,
-		historyLogCommand(), historyGetCommand(), historyDiffCommand(), historyBlameCommand(), historyServeCommand())
+		historyLogCommand(), historyGetCommand(), historyDiffCommand(), historyBlameCommand(), historyServeCommand(), historyRedactCommand())
 }
 
 // historyFlags are the flags that all commands of history have.
@@ -269,6 +272,51 @@ history does not know is refused with the reason; what else to know is a warning
 				fmt.Fprintf(cmd.OutOrStdout(), "The cluster as it was at %s, until interrupted:\n  kubectl --kubeconfig %s get pods -A\n", m, *file)
 			})
 		})
+	}
+	return cmd
+}
+
+func historyRedactCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "redact --config FILE [--dir PLACE]",
+		Short: "Redact what a history has by edited rules",
+		Long: `Redact what the histories of a configuration have by its rules of today: objects, and the
+values of changes. Files that have such values are written again, and removed.
+
+Stop the exporter before. One that writes to a folder is an error; one that writes to a
+bucket stops, or takes it back: then repeat the command, which goes on.`,
+		Example: "  exporter history redact --config exporter.yaml",
+		Args:    cobra.NoArgs,
+	}
+	path := cmd.Flags().StringP("config", "c", "", "configuration file (YAML)")
+	dir := cmd.Flags().String("dir", "", "another folder or bucket, such as a copy")
+	completeConfig(cmd)
+	requireFlags(cmd, "config")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := config.Load(*path)
+		if err != nil {
+			return err
+		}
+		var all []sink.Config
+		for _, s := range cfg.Sinks {
+			if s.History != nil && *dir == "" {
+				all = append(all, *s.History)
+			}
+		}
+		if *dir != "" {
+			all = append(all, sink.At(*dir))
+		}
+		if len(all) == 0 {
+			return exit.With(exit.Usage, errors.New("the configuration has no sink with a history: name one with --dir"))
+		}
+		for _, c := range all {
+			rows, err := app.RedactHistory(cfg, c)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %d rows redacted\n", c.Where(), rows)
+			if err != nil {
+				return exit.With(exit.Environment, err)
+			}
+		}
+		return nil
 	}
 	return cmd
 }

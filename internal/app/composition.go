@@ -110,7 +110,11 @@ func (c *composition) openParts(ctx context.Context, kept *memory, failed func(e
 			return err
 		}
 	}
-	if c.shaper, err = newShaper(c.cfg, c.journal); err != nil {
+	secret, err := c.journal.Secret()
+	if err != nil {
+		return err
+	}
+	if c.shaper, err = newShaper(c.cfg, secret, c.journal); err != nil {
 		return err
 	}
 	if kept == nil {

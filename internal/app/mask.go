@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -16,6 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/shape"
+	"github.com/kubecdc/kubecdc/pkg/sinks/history"
 	"github.com/kubecdc/kubecdc/pkg/source/involved"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -157,8 +160,9 @@ func (m mask) maskValue(v reflect.Value) {
 	}
 }
 
-// newShaper makes the shaper, which redacts, filters and trims changes before they are journaled.
-func newShaper(cfg *config.Config, j *journal.Journal) (*shape.Shaper, error) {
+// newShaper makes the shaper, which redacts, filters and trims changes before they are journaled. secret is that of the
+// journal.
+func newShaper(cfg *config.Config, secret []byte, bodies shape.Bodies) (*shape.Shaper, error) {
 	policies, metadataOnly := make([]shape.Policy, len(cfg.Resources)), make([]bool, len(cfg.Resources))
 	for i, r := range cfg.Resources {
 		policies[i], metadataOnly[i] = r.Policy, r.Capture == selection.CaptureMetadata
@@ -166,13 +170,9 @@ func newShaper(cfg *config.Config, j *journal.Journal) (*shape.Shaper, error) {
 			policies[i].Changed = shape.ChangedValues
 		}
 	}
-	secret, err := j.Secret()
-	if err != nil {
-		return nil, err
-	}
 	return shape.New(policies, shape.Options{
 		Key: []byte(cfg.Redaction.Key), JournalSecret: secret, RuleOf: selection.Owners(config.SelectionRules(cfg.Resources)),
-		MetadataOnly: metadataOnly, AlwaysBefore: cfg.NeedsBefore(), Bodies: j,
+		MetadataOnly: metadataOnly, AlwaysBefore: cfg.NeedsBefore(), Bodies: bodies,
 	})
 }
 
@@ -193,13 +193,7 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 			"which may take a while")
 	}
 	done, err := j.Rewrite(is, journal.RewriteFuncs{
-		Change: func(c *event.Change) bool {
-			forgotten := forgetInvolved(c.Resource, &c.Before, &c.After)
-			if selection.IsEvents(c.Resource) && c.HasValues() { // which may be of the object too, also where no state has it
-				c.Changed, c.Omitted, forgotten = nil, append(c.Omitted, "changed"), true
-			}
-			return shaper.RedactStoredChange(c) || forgotten
-		},
+		Change: func(c *event.Change) bool { return redactChange(shaper, c) },
 		Body: func(r event.Resource, b *event.Body) bool {
 			forgotten := forgetInvolved(r, &b.Raw)
 			return shaper.RedactStoredBody(r, b) || forgotten
@@ -214,6 +208,31 @@ func redactStored(cfg *config.Config, j *journal.Journal, shaper *shape.Shaper, 
 	}
 	return nil
 }
+
+// redactChange redacts a change that was redacted under other rules, and reports whether it has changed.
+func redactChange(shaper *shape.Shaper, c *event.Change) bool {
+	forgotten := forgetInvolved(c.Resource, &c.Before, &c.After)
+	if selection.IsEvents(c.Resource) && c.HasValues() { // which may be of the object too, also where no state has it
+		c.Changed, c.Omitted, forgotten = nil, append(c.Omitted, "changed"), true
+	}
+	return shaper.RedactStoredChange(c) || forgotten
+}
+
+// RedactHistory redacts what a history has by the rules of a configuration, and returns how many rows it has changed.
+func RedactHistory(cfg *config.Config, in history.Config) (rows int64, err error) {
+	shaper, err := newShaper(cfg, []byte(rand.Text()), noBodies{})
+	if err != nil {
+		return 0, err
+	}
+	return history.Redact(in, func(c *event.Change) bool { return redactChange(shaper, c) })
+}
+
+// noBodies stores no states of objects.
+type noBodies struct{}
+
+func (noBodies) Body(string, string) (event.Body, bool, error) { return event.Body{}, false, nil }
+func (noBodies) BodyResources() []string                       { return nil }
+func (noBodies) DropBodies(context.Context, string) error      { return nil }
 
 // forgetInvolved removes what states of an Event have of its object, which was redacted as that was before. It reports
 // whether there was any.

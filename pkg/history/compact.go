@@ -85,15 +85,7 @@ func (w *Writer) mergeFiles(files []File, from, to int, large bool) (f File, err
 		sources.sources = append(sources.sources, &fold{from: c})
 	}
 	f.Path = newPath(files[from].day(), f.Level, files[from].FirstSequence)
-	counted, page := counter{}, smallPage
-	if f.Large {
-		page = largePage
-	}
-	err = w.store.write(f.Path, func(out io.Writer) error {
-		counted.Writer = out
-		return newRowWriter(&counted, page, &f).writeRecords(sources)
-	})
-	f.Bytes = counted.bytes
+	err = w.writeSorted(&f, sources, func() error { return nil })
 	return f, err
 }
 

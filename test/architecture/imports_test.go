@@ -84,7 +84,7 @@ var mayImport = map[string][]string{
 	"internal/screen/tap":      {"internal/screen/field", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/diff", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit", "internal/screen/terminal"},
 	"internal/screen/top":      {"pkg/condition", "internal/admin", "internal/exit"},
 
-	"cmd/exporter": {"pkg/event", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/history", "internal/history/serve", "internal/inspect", "internal/signals", "internal/sql", "internal/screen/tap", "internal/screen/terminal", "internal/screen/top"},
+	"cmd/exporter": {"pkg/event", "pkg/sinks/history", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/history", "internal/history/serve", "internal/inspect", "internal/signals", "internal/sql", "internal/screen/tap", "internal/screen/terminal", "internal/screen/top"},
 }
 
 // onlyFrom lists the packages that may import a heavy library, so that no other depends on it by accident.

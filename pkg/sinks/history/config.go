@@ -69,5 +69,13 @@ func (c Config) Files() []credentials.File {
 	return nil
 }
 
+// At returns the configuration of a history in a folder, or in a bucket (s3://…).
+func At(where string) Config {
+	if strings.HasPrefix(where, "s3:") {
+		return Config{Bucket: where}
+	}
+	return Config{Dir: where}
+}
+
 // Where names the place of the history.
 func (c Config) Where() string { return c.Dir + c.Bucket }

@@ -1,6 +1,10 @@
 package history
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"unsafe"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -89,4 +93,74 @@ func newRows(seen history.Seen, batch []sinks.Message) (rows []history.Row) {
 		}
 	}
 	return rows
+}
+
+// changeOf makes the change of a row, as far as redaction looks at it. It refers to its memory.
+func changeOf(r *history.Row) *event.Change {
+	c := &event.Change{Type: event.Type(r.Type), Cluster: r.Cluster, Namespace: r.Namespace, Name: r.Name, UID: r.UID,
+		ResourceVersion: r.ResourceVersion,
+		Resource:        event.Resource{Group: r.Group, Version: r.Version, Resource: r.Resource, Kind: r.Kind}}
+	switch r.Type {
+	case history.Alive:
+		c.Type = event.Snapshot
+	case history.Left:
+		c.Type = event.Deleted
+	}
+	if r.Object != "" {
+		c.After = []byte(r.Object)
+	}
+	if len(r.Changed) == 0 {
+		return c
+	}
+	c.Changed = []byte{'['}
+	for i, d := range r.Changed {
+		if i > 0 {
+			c.Changed = append(c.Changed, ',')
+		}
+		c.Changed = append(append(c.Changed, `{"path":`...), quote(d.Path)...)
+		if d.From != "" {
+			c.Changed = append(append(c.Changed, `,"from":`...), d.From...)
+		}
+		if d.To != "" {
+			c.Changed = append(append(c.Changed, `,"to":`...), d.To...)
+		}
+		c.Changed = append(c.Changed, '}')
+	}
+	c.Changed = append(c.Changed, ']')
+	return c
+}
+
+// quote returns a text as JSON.
+func quote(text string) []byte {
+	b, err := json.Marshal(text)
+	if err != nil {
+		panic(err) // a text has one
+	}
+	return b
+}
+
+// Redact writes the files of a history again whose rows redact changes, and returns how many rows that were. No file has
+// what was redacted afterwards. An exporter that writes to a folder meanwhile is an error; one that writes to a bucket is
+// fenced.
+func Redact(cfg Config, redact func(*event.Change) bool) (rows int64, err error) {
+	in, err := cfg.store()
+	if err != nil {
+		return 0, err
+	}
+	if m, err := history.ReadManifest(in); err != nil || m.Version == 0 {
+		return 0, cmp.Or(err, fmt.Errorf("%s holds no history", in))
+	}
+	w, err := history.OpenWriter(in)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", in, err)
+	}
+	rows, err = w.Rewrite(func(r *history.Row) bool {
+		c := changeOf(r)
+		if !redact(c) {
+			return false
+		}
+		r.Object, r.Changed = text(c.After), differences(c.Changed)
+		return true
+	})
+	return rows, errors.Join(err, w.Close())
 }
