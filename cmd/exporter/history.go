@@ -304,7 +304,7 @@ bucket stops, or takes it back: then repeat the command, which goes on.`,
 			}
 		}
 		if *dir != "" {
-			all = append(all, sink.At(*dir))
+			all = append(all, sink.Config{Dir: *dir})
 		}
 		if len(all) == 0 {
 			return exit.With(exit.Usage, errors.New("the configuration has no sink with a history: name one with --dir"))

@@ -43,7 +43,12 @@ const (
 )
 
 // Keys are the credentials of a bucket. The zero value is none.
-type Keys struct{ ID, Secret credentials.Secret }
+type Keys struct {
+	// Access key.
+	ID credentials.Secret `mapstructure:"id"`
+	// Its secret.
+	Secret credentials.Secret `mapstructure:"secret"`
+}
 
 // AnswerError is the error with which the server of a bucket answers a request.
 type AnswerError struct {
@@ -77,7 +82,7 @@ func newBucket(where string, keys Keys) (*bucket, error) {
 	const expected = "expected s3://BUCKET/PREFIX, then perhaps ?endpoint=https://HOST:PORT&region=REGION&ca=FILE"
 	u, err := url.Parse(where)
 	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
-		return nil, fmt.Errorf("%q is no address of a bucket: %s", redactUser(where), expected)
+		return nil, errors.New("no address of a bucket: " + expected) // it may have a password
 	}
 	if err := s3utils.CheckValidBucketNameStrict(u.Host); err != nil {
 		return nil, fmt.Errorf("%q: %w: %s", where, err, expected)
@@ -95,17 +100,9 @@ func newBucket(where string, keys Keys) (*bucket, error) {
 		b.prefix += "/"
 	}
 	if e, err := url.Parse(b.endpoint); err != nil || e.Scheme != "https" && e.Scheme != "http" || e.Host == "" || strings.Trim(e.Path, "/") != "" || e.User != nil {
-		return nil, fmt.Errorf("the endpoint %q of the bucket is no address of a server: expected https://HOST:PORT", redactUser(b.endpoint))
+		return nil, errors.New("the endpoint of the bucket is no address of a server: expected https://HOST:PORT")
 	}
 	return b, nil
-}
-
-// redactUser hides what an address has before the host.
-func redactUser(where string) string {
-	if scheme, rest, ok := strings.Cut(where, "//"); ok && strings.Contains(rest, "@") {
-		return scheme + "//***@" + rest[strings.LastIndex(rest, "@")+1:]
-	}
-	return where
 }
 
 func (b *bucket) String() string           { return b.where }

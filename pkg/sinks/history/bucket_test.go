@@ -16,12 +16,13 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/credentials"
+	"github.com/kubecdc/kubecdc/pkg/history"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/parts/s3server"
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
-var testKeys = Keys{credentials.Text("anybody"), credentials.Text("anything")}
+var testKeys = history.Keys{ID: credentials.Text("anybody"), Secret: credentials.Text("anything")}
 
 // server is a server of S3 that answers with a status, or not at all.
 type server struct {

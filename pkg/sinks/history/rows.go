@@ -96,8 +96,8 @@ func newRows(seen history.Seen, batch []sinks.Message) (rows []history.Row) {
 }
 
 // changeOf makes the change of a row, as far as redaction looks at it. It refers to its memory.
-func changeOf(r *history.Row) *event.Change {
-	c := &event.Change{Type: event.Type(r.Type), Cluster: r.Cluster, Namespace: r.Namespace, Name: r.Name, UID: r.UID,
+func changeOf(r *history.Row) (c *event.Change, err error) {
+	c = &event.Change{Type: event.Type(r.Type), Cluster: r.Cluster, Namespace: r.Namespace, Name: r.Name, UID: r.UID,
 		ResourceVersion: r.ResourceVersion,
 		Resource:        event.Resource{Group: r.Group, Version: r.Version, Resource: r.Resource, Kind: r.Kind}}
 	switch r.Type {
@@ -109,34 +109,21 @@ func changeOf(r *history.Row) *event.Change {
 	if r.Object != "" {
 		c.After = []byte(r.Object)
 	}
-	if len(r.Changed) == 0 {
-		return c
+	var all []difference
+	for _, d := range r.Changed {
+		all = append(all, difference{d.Path, json.RawMessage(d.From), json.RawMessage(d.To)})
 	}
-	c.Changed = []byte{'['}
-	for i, d := range r.Changed {
-		if i > 0 {
-			c.Changed = append(c.Changed, ',')
-		}
-		c.Changed = append(append(c.Changed, `{"path":`...), quote(d.Path)...)
-		if d.From != "" {
-			c.Changed = append(append(c.Changed, `,"from":`...), d.From...)
-		}
-		if d.To != "" {
-			c.Changed = append(append(c.Changed, `,"to":`...), d.To...)
-		}
-		c.Changed = append(c.Changed, '}')
+	if all != nil {
+		c.Changed, err = json.Marshal(all)
 	}
-	c.Changed = append(c.Changed, ']')
-	return c
+	return c, err
 }
 
-// quote returns a text as JSON.
-func quote(text string) []byte {
-	b, err := json.Marshal(text)
-	if err != nil {
-		panic(err) // a text has one
-	}
-	return b
+// difference is a member of event.Change.Changed.
+type difference struct {
+	Path string          `json:"path"`
+	From json.RawMessage `json:"from,omitempty"`
+	To   json.RawMessage `json:"to,omitempty"`
 }
 
 // Redact writes the files of a history again whose rows redact changes, and returns how many rows that were. No file has
@@ -155,8 +142,8 @@ func Redact(cfg Config, redact func(*event.Change) bool) (rows int64, err error)
 		return 0, fmt.Errorf("%s: %w", in, err)
 	}
 	rows, err = w.Rewrite(func(r *history.Row) bool {
-		c := changeOf(r)
-		if !redact(c) {
+		c, err := changeOf(r)
+		if !redact(c) && err == nil { // values that are no JSON are left out
 			return false
 		}
 		r.Object, r.Changed = text(c.After), differences(c.Changed)
