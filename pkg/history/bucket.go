@@ -3,7 +3,6 @@ package history
 import (
 	"bytes"
 	"cmp"
-	"container/list"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -18,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -70,11 +70,12 @@ type bucket struct {
 	endpoint, region, ca string
 	keys                 Keys
 
-	mu      sync.Mutex
-	client  *minio.Client // nil before the first request
-	checked bool          // see Check
-	blocks  map[blockKey]*list.Element
-	recent  list.List // of blocks, the one that was read last first
+	checked atomic.Bool // see Check
+
+	mu     sync.Mutex
+	client *minio.Client // nil before the first request
+	blocks map[blockKey][]byte
+	order  []blockKey // of blocks, in the order of reading
 }
 
 // newBucket returns the store that an address names: s3://NAME/PREFIX?endpoint=URL&region=REGION&ca=FILE.
@@ -93,7 +94,7 @@ func newBucket(where string, keys Keys) (*bucket, error) {
 		}
 	}
 	q := u.Query()
-	b := &bucket{where: where, name: u.Host, prefix: strings.Trim(u.Path, "/"), ca: q.Get("ca"), keys: keys, blocks: map[blockKey]*list.Element{}}
+	b := &bucket{where: where, name: u.Host, prefix: strings.Trim(u.Path, "/"), ca: q.Get("ca"), keys: keys, blocks: map[blockKey][]byte{}}
 	b.region = cmp.Or(q.Get("region"), os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
 	b.endpoint = cmp.Or(q.Get("endpoint"), os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), "https://s3.amazonaws.com")
 	if b.prefix != "" {
@@ -235,10 +236,7 @@ func (b *bucket) create(name string, content []byte) error {
 
 // Check writes a file twice if it is the first call.
 func (b *bucket) Check() error {
-	b.mu.Lock()
-	checked := b.checked
-	b.mu.Unlock()
-	if checked {
+	if b.checked.Load() {
 		return nil
 	}
 	name := manifestDir + "/" + strings.ToLower(rand.Text()[:8]) + unfinishedExt
@@ -252,11 +250,8 @@ func (b *bucket) Check() error {
 	} else if errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
-	if err = errors.Join(err, b.remove(name)); err == nil {
-		b.mu.Lock()
-		b.checked = true
-		b.mu.Unlock()
-	}
+	err = errors.Join(err, b.remove(name))
+	b.checked.Store(err == nil)
 	return err
 }
 
@@ -304,11 +299,6 @@ type blockKey struct {
 	at   int64
 }
 
-type block struct {
-	key     blockKey
-	content []byte
-}
-
 func (o *object) Name() string { return o.name }
 func (o *object) Close() error { return nil }
 
@@ -334,12 +324,11 @@ func (o *object) ReadAt(p []byte, at int64) (n int, err error) {
 func (b *bucket) block(o *object, at int64) (content []byte, err error) {
 	key := blockKey{o.name, at}
 	b.mu.Lock()
-	if e := b.blocks[key]; e != nil {
-		b.recent.MoveToFront(e)
-		b.mu.Unlock()
-		return e.Value.(block).content, nil
-	}
+	content = b.blocks[key]
 	b.mu.Unlock()
+	if content != nil {
+		return content, nil
+	}
 	err = b.do(requestTimeout, func(ctx context.Context, c *minio.Client) error {
 		var options minio.GetObjectOptions
 		if err := options.SetRange(at, min(at+blockBytes, o.size)-1); err != nil {
@@ -356,11 +345,10 @@ func (b *bucket) block(o *object, at int64) (content []byte, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.blocks[key] == nil {
-		b.blocks[key] = b.recent.PushFront(block{key, content})
+	if b.order = append(b.order, key); len(b.order) > keptBlocks {
+		delete(b.blocks, b.order[0])
+		b.order = b.order[1:]
 	}
-	if b.recent.Len() > keptBlocks {
-		delete(b.blocks, b.recent.Remove(b.recent.Back()).(block).key)
-	}
+	b.blocks[key] = content
 	return content, nil
 }

@@ -47,6 +47,7 @@ type Sink struct {
 	tends  time.Duration   // tendEvery
 
 	tending sync.WaitGroup
+	pings   sync.WaitGroup
 	stop    context.CancelFunc // ends tending
 	wake    chan struct{}      // there may be something to tend
 
@@ -260,8 +261,15 @@ func (s *Sink) Conditions() []condition.Status {
 }
 
 // Ping implements [sinks.Pinger]: the history has what was acknowledged, and can be written to.
-func (s *Sink) Ping(context.Context) error {
-	return s.classify(cmp.Or(s.store.Check(), s.checkHeld()))
+func (s *Sink) Ping(ctx context.Context) error {
+	result := make(chan error, 1)
+	s.pings.Go(func() { result <- cmp.Or(s.store.Check(), s.checkHeld()) })
+	select {
+	case err := <-result:
+		return s.classify(err)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // classify returns what an error of the disk means to delivery.
@@ -299,11 +307,11 @@ func (s *Sink) Close(ctx context.Context) error {
 		}
 	}
 	s.stop()
+	if err := s.act(ctx, func() error { s.tending.Wait(); s.pings.Wait(); return nil }); err != nil {
+		return fmt.Errorf("files in %s are still being merged or looked at: %w", s.store, err)
+	}
 	if s.writer == nil {
 		return nil
-	}
-	if err := s.act(ctx, func() error { s.tending.Wait(); return nil }); err != nil {
-		return fmt.Errorf("files in %s are still being merged: %w", s.store, err)
 	}
 	return s.writer.Close()
 }

@@ -92,7 +92,7 @@ func newHarness(cfg Config) sinktest.Harness {
 			r := newRow(c)
 			return describe(&r)
 		},
-		ExactRetry: true, ExactRestart: true, ExactReplay: true,
+		ExactRetry: true, ExactRestart: true,
 	}
 }
 

@@ -133,12 +133,15 @@ func sinceWhen(batch []sinks.Message) (since time.Time) {
 // checkHeld returns a *sinks.LostError if the folder does not have what was acknowledged.
 func (s *Sink) checkHeld() error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	m, err := history.ReadManifest(s.store)
-	if err != nil || s.held.Sequence == 0 || m.History == s.held.History && m.LastSequence() >= s.held.Sequence {
+	had := s.held
+	s.mu.Unlock()
+	m, err := history.ReadManifest(s.store) // which may take its time
+	if err != nil || had.Sequence == 0 || m.History == had.History && m.LastSequence() >= had.Sequence {
 		return err
 	}
+	s.mu.Lock()
 	s.lost = true
+	s.mu.Unlock()
 	return &sinks.LostError{Renew: true, Reason: fmt.Sprintf("%s does not hold what was acknowledged up to row %d: the history was removed, "+
-		"an older copy is there, or history.dir or history.bucket names another one", s.store, s.held.Sequence)}
+		"an older copy is there, or history.dir or history.bucket names another one", s.store, had.Sequence)}
 }
