@@ -239,38 +239,41 @@ that of a list: the field may have had its value for longer.`,
 
 func historyServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "serve --at MOMENT [--kubeconfig FILE]",
-		Short: "Serve the cluster as it was at a moment to kubectl",
-		Long: `Serve the cluster as it was at a moment, as a read-only Kubernetes API on 127.0.0.1, until
-interrupted: for kubectl and every other client. A watch shows what existed, and then nothing.
+		Use:   "serve --at MOMENT | --from MOMENT [--until MOMENT] [--speed N] [--kubeconfig FILE]",
+		Short: "Serve the cluster as it was, at a moment or from then on, to kubectl",
+		Long: `Serve the cluster as it was, as a read-only Kubernetes API on 127.0.0.1, until interrupted:
+for kubectl and every other client. With --at it is one moment, of which a watch shows what
+existed, and then nothing. With --from everything happens again from that moment on; at the
+end, of the history or --until, time stands still.
 
 The kubeconfig is written for this user alone and removed at the end. A list that the
-history does not know is refused with the reason; what else to know is a warning.`,
+history does not know is refused with the reason, and a watch ends there; what else to know
+is a warning.`,
 		Example: `  exporter history serve --at 14:05
-  kubectl --kubeconfig history.kubeconfig get pods -A`,
+  exporter history serve --from 14:00 --until 14:10 --speed 10
+  kubectl --kubeconfig history.kubeconfig get pods -A -w`,
 		Args: cobra.NoArgs,
 	}
 	dir := cmd.Flags().String("dir", defaultHistory, "folder of the history, or s3://BUCKET/PREFIX")
 	file := cmd.Flags().String("kubeconfig", "history.kubeconfig", "the kubeconfig to write")
-	at := momentFlag(cmd, "at", "the moment")
-	requireFlags(cmd, "at")
+	at, from := momentFlag(cmd, "at", "the moment"), momentFlag(cmd, "from", "the moment from which on everything happens again")
+	until := momentFlag(cmd, "until", "the moment at which time stands still; the newest change without")
+	speed := cmd.Flags().Float64("speed", 1, "how many seconds pass in one")
+	cmd.MarkFlagsOneRequired("at", "from")
+	for _, replay := range []string{"from", "until", "speed"} {
+		cmd.MarkFlagsMutuallyExclusive("at", replay)
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		m, err := at()
+		moments, err := parseMoments(at, from, until)
 		if err != nil {
 			return err
 		}
+		if !(*speed > 0) {
+			return exit.With(exit.Usage, fmt.Errorf("--speed: expected more than 0, found %v", *speed))
+		}
 		f := historyFlags{dir: *dir}
 		return f.ask(cmd, nil, func(ctx context.Context, h *history.History, _ history.Scope) error {
-			state, err := serve.Load(ctx, h, m)
-			if err != nil {
-				return err
-			}
-			for _, note := range state.Notes {
-				fmt.Fprintln(cmd.ErrOrStderr(), "! "+note)
-			}
-			return serve.Run(ctx, state, *file, func() {
-				fmt.Fprintf(cmd.OutOrStdout(), "The cluster as it was at %s, until interrupted:\n  kubectl --kubeconfig %s get pods -A\n", m, *file)
-			})
+			return serveHistory(ctx, cmd, h, moments, *speed, *file)
 		})
 	}
 	return cmd
@@ -319,6 +322,35 @@ bucket stops, or takes it back: then repeat the command, which goes on.`,
 		return nil
 	}
 	return cmd
+}
+
+// serveHistory serves a moment, or what happened from one to another at a speed, of moments: at, from, until.
+func serveHistory(ctx context.Context, cmd *cobra.Command, h *history.History, moments []history.Moment, speed float64, file string) error {
+	m, until := moments[0], h.OrNewest(moments[2])
+	isReplay := m.IsZero()
+	if isReplay {
+		m = moments[1]
+	}
+	state, err := serve.Load(ctx, h, m)
+	if err != nil {
+		return err
+	}
+	for _, note := range state.Notes {
+		fmt.Fprintln(cmd.ErrOrStderr(), "! "+note)
+	}
+	say := func(format string, args ...any) { fmt.Fprintf(cmd.OutOrStdout(), format+"\n", args...) }
+	return serve.Run(ctx, state, file, func(ctx context.Context) error {
+		if !isReplay {
+			say("The cluster as it was at %s, until interrupted:\n  kubectl --kubeconfig %s get pods -A", m, file)
+			return nil
+		}
+		say("The cluster as it was from %s on, until interrupted:\n  kubectl --kubeconfig %s get pods -A -w", m, file)
+		err := serve.Replay(ctx, h, state, until, speed)
+		if err == nil && ctx.Err() == nil {
+			say("It stands still at %s.", until)
+		}
+		return err
+	})
 }
 
 func requireFlags(cmd *cobra.Command, names ...string) {

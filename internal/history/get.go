@@ -64,13 +64,13 @@ func (d *Doubt) add(other Doubt) {
 	d.Notes = append(d.Notes, other.Notes...)
 }
 
-// hides reports whether the state of an object is not shown, because it lies in a gap.
-func (d *Doubt) hides(row *history.Row) bool {
-	return slices.ContainsFunc(d.Unknown, func(u *Unknown) bool { return !u.begin && u.concerns(row.Key()) })
+// Hides reports whether the state of an object is not known, because it lies in a gap.
+func (d *Doubt) Hides(k history.Key) bool {
+	return slices.ContainsFunc(d.Unknown, func(u *Unknown) bool { return !u.begin && u.concerns(k) })
 }
 
-// doubtAt returns what is not known of a scope at a moment.
-func (h *History) doubtAt(ctx context.Context, s Scope, m Moment) (d Doubt, err error) {
+// DoubtAt returns what is not known of a scope at a moment.
+func (h *History) DoubtAt(ctx context.Context, s Scope, m Moment) (d Doubt, err error) {
 	if d.Unknown, err = h.unknownAt(ctx, s, m); err != nil {
 		return d, err
 	}
@@ -85,27 +85,38 @@ func (h *History) doubtAt(ctx context.Context, s Scope, m Moment) (d Doubt, err 
 
 // Get passes the objects of a scope as they were at a moment. States in a gap are left out.
 func (h *History) Get(ctx context.Context, s Scope, m Moment, pass func(*history.Row) error) (Doubt, error) {
-	doubt, err := h.doubtAt(ctx, s, m)
+	doubt, err := h.DoubtAt(ctx, s, m)
 	if err != nil {
 		return doubt, err
 	}
 	passed := false
-	for row, err := range h.objectsAt(ctx, s, m) {
-		if err != nil {
-			return doubt, err
-		}
-		if doubt.hides(row) {
-			continue
+	err = h.Objects(ctx, s, m, func(row *history.Row) error {
+		if doubt.Hides(row.Key()) {
+			return nil
 		}
 		passed = true
-		if err := pass(row); err != nil {
-			return doubt, err
-		}
+		return pass(row)
+	})
+	if err != nil {
+		return doubt, err
 	}
 	if passed && s.Name != "" { // it is known, whatever else was
 		doubt.Unknown = slices.DeleteFunc(doubt.Unknown, func(u *Unknown) bool { return u.begin })
 	}
 	return doubt, nil
+}
+
+// Objects passes the objects of a scope that existed at a moment as far as rows say, those in a gap too: see [Doubt.Hides].
+func (h *History) Objects(ctx context.Context, s Scope, m Moment, pass func(*history.Row) error) error {
+	for row, err := range h.objectsAt(ctx, s, m) {
+		if err == nil {
+			err = pass(row)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Print writes the objects of a scope as they were at a moment.
@@ -139,11 +150,11 @@ func (h *History) OrNewest(m Moment) Moment {
 // Diff passes what differs between two moments, by object: an entry of the type added, deleted or updated for each. It is as
 // complete as both states are, see [Doubt].
 func (h *History) Diff(ctx context.Context, s Scope, from, to Moment, pass func(*Entry) error) (Doubt, error) {
-	doubt, err := h.doubtAt(ctx, s, from)
+	doubt, err := h.DoubtAt(ctx, s, from)
 	if err != nil {
 		return doubt, err
 	}
-	after, err := h.doubtAt(ctx, s, to)
+	after, err := h.DoubtAt(ctx, s, to)
 	if err != nil {
 		return doubt, err
 	}
@@ -179,7 +190,7 @@ func (h *History) diffOne(ctx context.Context, s Scope, from, to Moment, doubt D
 		default:
 			order = before.Key().Compare(after.Key())
 		}
-		if e := compareStates(before, after, order); e != nil && !doubt.hides(e.row) {
+		if e := compareStates(before, after, order); e != nil && !doubt.Hides(e.row.Key()) {
 			if err := pass(&e.Entry); err != nil {
 				return err
 			}

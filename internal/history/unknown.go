@@ -242,10 +242,25 @@ func (h *History) unknownAt(ctx context.Context, s Scope, m Moment) (all []*Unkn
 	return slices.DeleteFunc(candidates, func(u *Unknown) bool { return !u.covers(m) }), nil
 }
 
-// uncertain is an object that may have been in another state, and why.
+// uncertain is an object that may have been in another state, why, and when.
 type uncertain struct {
 	history.Key
-	why string
+	why         string
+	from, until time.Time // until excluded; zero: for ever
+}
+
+// leftSince returns that the states of an object are not known from a row of the type left on.
+func leftSince(row *history.Row) *uncertain {
+	return &uncertain{row.Key(), noLongerSelected + " since " + formatTime(row.Time()), row.Time(), time.Time{}}
+}
+
+// uncertainUntil returns since when an object may have had the state of a row; nil if that is exact.
+func uncertainUntil(row *history.Row) *uncertain {
+	if !row.IsState() || row.NotBefore.IsZero() || row.Time().Sub(row.NotBefore) < exactWithin {
+		return nil
+	}
+	why := fmt.Sprintf("%s between %s and %s, and shown as before", row.Type, formatTime(row.NotBefore), formatTime(row.Time()))
+	return &uncertain{row.Key(), why, row.NotBefore, row.Time()}
 }
 
 func (u *uncertain) String() string { return objectName(&u.Key) + ": " + u.why }
@@ -255,7 +270,7 @@ func (u *uncertain) String() string { return objectName(&u.Key) + ": " + u.why }
 func (h *History) uncertainAt(ctx context.Context, s Scope, m Moment) (all []*uncertain, err error) {
 	left, err := h.leftAt(ctx, s, m)
 	for _, row := range left {
-		all = append(all, &uncertain{row.Key(), noLongerSelected + " since " + formatTime(row.Time())})
+		all = append(all, leftSince(row))
 	}
 	if err != nil || m.Version != "" {
 		return all, err
@@ -266,12 +281,9 @@ func (h *History) uncertainAt(ctx context.Context, s Scope, m Moment) (all []*un
 			if err != nil {
 				return nil, err
 			}
-			if !row.IsState() || row.NotBefore.IsZero() || row.NotBefore.After(m.Time) || row.Time().Sub(row.NotBefore) < exactWithin ||
-				!row.Time().After(m.Time) {
-				continue
+			if u := uncertainUntil(row); u != nil && !u.from.After(m.Time) && m.Time.Before(u.until) {
+				all = append(all, u)
 			}
-			all = append(all, &uncertain{row.Key(), fmt.Sprintf("%s between %s and %s, and shown as before", row.Type,
-				formatTime(row.NotBefore), formatTime(row.Time()))})
 		}
 	}
 	return all, nil

@@ -473,17 +473,25 @@ func (v value) get(path string) value {
 
 // member returns the value of a member of an object.
 func (v value) member(name string) value {
+	if from, to := v.find(name); from < to {
+		return v[from:to:to]
+	}
+	return nil
+}
+
+// find returns where the value of a member of an object begins and ends; 0 for both if there is none.
+func (v value) find(name string) (from, to int) {
 	for m := rawjson.EnterObject(v, 0); m.Next(); {
 		end := rawjson.SkipTrustedValue(v, m.I)
 		if end < 0 {
-			return nil
+			return 0, 0
 		}
 		if string(m.Key) == name {
-			return v[m.I:end:end]
+			return m.I, end
 		}
 		m.I = end
 	}
-	return nil
+	return 0, 0
 }
 
 // members returns how many members an object has.

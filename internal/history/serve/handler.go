@@ -17,7 +17,6 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/kubecdc/kubecdc/pkg/history"
-	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 const (
@@ -121,7 +120,7 @@ func (s *State) known(w http.ResponseWriter, k history.Key, uncertainToo bool) e
 func (s *State) get(w http.ResponseWriter, out *writer, r request) error {
 	o := out.of.find(r.namespace, r.name)
 	key := history.Key{Cluster: s.cluster, Group: r.group, Resource: r.resource, Namespace: r.namespace, Name: r.name}
-	if o == nil {
+	if o == nil || s.doubt.Hides(key) {
 		if err := s.known(w, key, true); err != nil {
 			return err
 		}
@@ -145,22 +144,19 @@ func (s *State) prepare(w http.ResponseWriter, r *http.Request, t *objects, path
 }
 
 func (s *State) list(w http.ResponseWriter, r *http.Request, out *writer, path request) error {
-	q := r.URL.Query()
 	sel, err := s.prepare(w, r, out.of, path)
 	if err != nil {
 		return err
 	}
-	if q.Get("resourceVersionMatch") == "Exact" && q.Get("resourceVersion") != s.version {
-		return fail(http.StatusGone, metav1.StatusReasonExpired, "this is the state at resourceVersion "+s.version+" only")
-	}
-	p, err := s.selectPage(out.of, sel, q)
+	p, err := out.of.selectPage(sel, r.URL.Query())
 	if err != nil {
 		return err
 	}
 	return out.writeList(p)
 }
 
-// watch passes what exists, if that is asked for, and then says from time to time that nothing happens: it is one moment.
+// watch passes what exists, if that is asked for, and then what happens, until that is not known any more. From time to
+// time it has a bookmark, if the client wants some.
 func (s *State) watch(w http.ResponseWriter, r *http.Request, out *writer, path request) error {
 	q := r.URL.Query()
 	sel, err := s.prepare(w, r, out.of, path)
@@ -168,15 +164,17 @@ func (s *State) watch(w http.ResponseWriter, r *http.Request, out *writer, path 
 		return err
 	}
 	from, initial := q.Get("resourceVersion"), q.Get("sendInitialEvents") == "true"
-	if order, ordered := resourceversion.Compare(from, s.version); from != "" && from != "0" && !initial && (!ordered || order < 0) {
-		return fail(http.StatusGone, metav1.StatusReasonExpired, "too old resource version: "+from+": the history is served from "+s.version+" on")
-	}
 	if initial || from == "" || from == "0" {
+		from = out.of.version
 		for _, o := range out.of.all {
 			if sel.has(o) {
 				out.writeEvent("ADDED", o)
 			}
 		}
+	}
+	passed, ok := out.of.after(from)
+	if !ok {
+		return out.of.expired(from)
 	}
 	bookmarks := q.Get("allowWatchBookmarks") == "true" || q.Get("allowWatchBookmarks") == "1"
 	if initial {
@@ -193,6 +191,19 @@ func (s *State) watch(w http.ResponseWriter, r *http.Request, out *writer, path 
 			return nil // the client has gone
 		}
 		select {
+		case <-s.moved:
+			s = s.latest.Load()
+			out.state, out.of = s, s.typeOf(path.group, path.resource)
+			changes, ok := out.of.since(passed)
+			if !ok {
+				out.writeExpired(out.of.expired(from))
+				out.Flush() //nolint:errcheck // the client has gone
+				return nil
+			}
+			for i := range changes {
+				out.writeChange(sel, &changes[i])
+			}
+			passed += len(changes)
 		case <-every.C:
 			if bookmarks {
 				out.writeBookmark("")
@@ -205,6 +216,25 @@ func (s *State) watch(w http.ResponseWriter, r *http.Request, out *writer, path 
 	}
 }
 
+// writeChange writes a change as it looks through a selection.
+func (w *writer) writeChange(sel selection, c *change) {
+	was, is := c.was != nil && sel.has(c.was), c.is != nil && sel.has(c.is)
+	switch {
+	case was && is:
+		w.writeEvent("MODIFIED", c.is)
+	case is:
+		w.writeEvent("ADDED", c.is)
+	case was:
+		w.writeEvent("DELETED", c.was.withVersion(c.version))
+	}
+}
+
+// writeExpired writes that a watch ends with an error.
+func (w *writer) writeExpired(err *apierrors.StatusError) {
+	b, _ := json.Marshal(err.ErrStatus) // it is text and numbers
+	fmt.Fprintf(w, `{"type":"ERROR","object":%s}`+"\n", b)
+}
+
 func (w *writer) writeEvent(kind string, o *object) {
 	fmt.Fprintf(w, `{"type":%q,"object":`, kind)
 	w.writeObject(o)
@@ -212,7 +242,7 @@ func (w *writer) writeEvent(kind string, o *object) {
 }
 
 func (w *writer) writeBookmark(more string) {
-	metadata := fmt.Sprintf(`{"resourceVersion":%q%s}`, w.state.version, more)
+	metadata := fmt.Sprintf(`{"resourceVersion":%q%s}`, w.of.version, more)
 	kind, apiVersion := w.of.Kind, w.of.groupVersion()
 	switch w.form {
 	case table:
@@ -341,7 +371,7 @@ func acceptedForm(accept string) (form, error) {
 	return whole, fail(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "a history is served as application/json only")
 }
 
-func fail(code int32, reason metav1.StatusReason, message string) error {
+func fail(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message,
 	}}
@@ -384,8 +414,6 @@ type writer struct {
 	of     *objects
 	form   form
 	object bool // whole in the rows of a table
-
-	rendered bool // objects have their cells
 }
 
 func newWriter(w http.ResponseWriter, s *State, of *objects, f form, include string) *writer {
@@ -400,12 +428,11 @@ func (w *writer) writeList(p page) error {
 		APIVersion string          `json:"apiVersion"`
 		Metadata   metav1.ListMeta `json:"metadata"`
 	}{w.of.listKind, w.of.groupVersion(), p.ListMeta}
-	items := "items"
+	items, cells := "items", make([][]byte, len(p.all))
 	switch w.form {
 	case table:
 		items, head.Kind, head.APIVersion = "rows", "Table", metav1.SchemeGroupVersion.String()
-		w.of.render(w.state.now)
-		w.rendered = true
+		cells = w.of.render(p.all, w.state.now())
 	case partial, partials:
 		head.Kind, head.APIVersion = string(partials), metav1.SchemeGroupVersion.String()
 	case whole:
@@ -423,7 +450,7 @@ func (w *writer) writeList(p page) error {
 		if i > 0 {
 			w.WriteByte(',') //nolint:errcheck // see Flush
 		}
-		w.writeItem(o)
+		w.writeItem(o, cells[i])
 	}
 	w.WriteString("]}\n") //nolint:errcheck // see Flush
 	return w.Flush()
@@ -436,14 +463,10 @@ func (w *writer) writeColumns() {
 	}
 }
 
-// writeItem writes an object as an item of a list.
-func (w *writer) writeItem(o *object) {
+// writeItem writes an object as an item of a list, and of a table with its cells.
+func (w *writer) writeItem(o *object, cells []byte) {
 	switch w.form {
 	case table:
-		cells := o.cells
-		if !w.rendered {
-			cells = w.of.cellsOf(o, w.state.now)
-		}
 		fmt.Fprintf(w, `{"cells":%s,"object":`, cells)
 		if w.object {
 			w.Write(o.raw) //nolint:errcheck // see Flush
@@ -465,12 +488,12 @@ func (w *writer) writePartial(o *object) {
 // writeObject writes an object by itself.
 func (w *writer) writeObject(o *object) {
 	if w.form != table {
-		w.writeItem(o)
+		w.writeItem(o, nil)
 		return
 	}
 	fmt.Fprintf(w, `{"kind":"Table","apiVersion":%q,"metadata":{"resourceVersion":%q}`, metav1.SchemeGroupVersion, o.version)
 	w.writeColumns()
 	w.WriteString(`,"rows":[`) //nolint:errcheck // see Flush
-	w.writeItem(o)
+	w.writeItem(o, w.of.cellsOf(o, w.state.now()))
 	w.WriteString("]}") //nolint:errcheck // see Flush
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -49,6 +50,12 @@ func rowOf(text string) store.Row {
 // load writes a history with a row a minute, and loads a moment of it.
 func load(t testing.TB, at string, rows []store.Row) *State {
 	t.Helper()
+	return loadFrom(t, openHistory(t, rows), at)
+}
+
+// openHistory writes a history with a row a minute.
+func openHistory(t testing.TB, rows []store.Row) *history.History {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "history")
 	w, err := store.OpenWriter(store.Folder(dir))
 	if err != nil {
@@ -69,7 +76,12 @@ func load(t testing.TB, at string, rows []store.Row) *State {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer h.Close() //nolint:errcheck // it was only read
+	t.Cleanup(func() { h.Close() }) //nolint:errcheck // it was only read
+	return h
+}
+
+func loadFrom(t testing.TB, h *history.History, at string) *State {
+	t.Helper()
 	m, err := history.ParseMoment(at, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +144,7 @@ func TestWhatIsNotKnownIsNotServed(t *testing.T) {
 		{"rv:30", "GET /api/v1/pods?labelSelector=%3D%3D", 400, "labelSelector"},
 		{"rv:30", "GET /api/v1/pods?limit=-1", 400, "limit"},
 		{"rv:30", "GET /api/v1/pods?continue=x", 400, "continue"},
-		{"rv:30", "GET /api/v1/pods?resourceVersion=20&resourceVersionMatch=Exact", 410, "at resourceVersion 30 only"},
+		{"rv:30", "GET /api/v1/pods?resourceVersion=20&resourceVersionMatch=Exact", 410, "known from 30 to 30"},
 		{"rv:30", "GET /api/v1/pods?watch=1&resourceVersion=20", 410, "too old"},
 	} {
 		method, path, _ := strings.Cut(c.request, " ")
@@ -216,7 +228,9 @@ func TestOnlyTheKubeconfigLetsIn(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	started, ended := make(chan struct{}), make(chan error)
-	go func() { ended <- Run(ctx, sample(t, "rv:24"), path, func() { close(started) }) }()
+	go func() {
+		ended <- Run(ctx, sample(t, "rv:24"), path, func(context.Context) error { close(started); return nil })
+	}()
 	<-started
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -279,7 +293,7 @@ func TestAKubeconfigOfAnotherIsLeftAsItIs(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Run(t.Context(), sample(t, "rv:24"), path, func() { t.Error("it serves") }); err == nil || !strings.Contains(err.Error(), "--kubeconfig") {
+	if err := Run(t.Context(), sample(t, "rv:24"), path, func(context.Context) error { return errors.New("it serves") }); err == nil || !strings.Contains(err.Error(), "--kubeconfig") {
 		t.Error(err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != text {

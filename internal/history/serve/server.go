@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,8 +38,9 @@ type server struct {
 }
 
 // Run serves a state on a free port of 127.0.0.1, with a certificate and a token of its own, until ctx ends, which is no
-// error. It calls started when it has written the kubeconfig to a file, which it removes at the end.
-func Run(ctx context.Context, state *State, kubeconfig string, started func()) error {
+// error. It calls started when it has written the kubeconfig to a file, which it removes at the end. An error of started
+// ends it too.
+func Run(ctx context.Context, state *State, kubeconfig string, started func(context.Context) error) error {
 	certificate, err := newCertificate()
 	if err != nil {
 		return err
@@ -52,14 +54,23 @@ func Run(ctx context.Context, state *State, kubeconfig string, started func()) e
 	if err != nil {
 		return exit.With(exit.Environment, errors.Join(err, l.Close()))
 	}
-	started()
+	ctx, stop := context.WithCancel(ctx)
+	var playing sync.WaitGroup
+	var failed error
+	playing.Go(func() {
+		if failed = started(ctx); failed != nil {
+			stop()
+		}
+	})
 	web := &http.Server{
 		Handler:   s,
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
 		ErrorLog:  slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // of clients
 	}
 	err = port.New(s.address, slog.New(slog.DiscardHandler)).Serve(ctx, l, web)
-	return errors.Join(err, remove())
+	stop()
+	playing.Wait()
+	return errors.Join(failed, err, remove())
 }
 
 // newCertificate makes a certificate that signs itself. A kubeconfig's token is sent over TLS only.
@@ -87,7 +98,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, fail(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "the token is not that of the kubeconfig which 'exporter history serve' wrote"))
 	default:
 		port.Prove(r.Context())
-		s.state.ServeHTTP(w, r)
+		s.state.latest.Load().ServeHTTP(w, r)
 	}
 }
 

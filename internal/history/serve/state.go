@@ -12,7 +12,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,16 +25,17 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
-// State is a cluster at a moment.
+// State is a cluster at a moment. It does not change: a replay makes others of it.
 type State struct {
 	Notes []string // what else to know of all answers
 
 	cluster string
-	now     time.Time
-	newest  string // version of the objects
-	version string // of the lists
+	moment  history.Moment // with a time
 	types   []*objects
 	doubt   history.Doubt
+	pace    *pace                  // nil if the moment stands still
+	latest  *atomic.Pointer[State] // that a replay has made
+	moved   chan struct{}          // closed when there is a later one
 }
 
 // objects are those of a type, in the order of the API server.
@@ -46,14 +47,34 @@ type objects struct {
 	columns    []metav1.TableColumnDefinition
 	cells      func(*content) []any
 	all        []*object
-	rendered   sync.Once // cells of all
+	log
 }
 
-// object is an object at the moment.
+// object is an object in one of its states.
 type object struct {
 	namespace, name, version string
 	raw, metadata            value
-	cells                    []byte // JSON
+	sequence                 int64 // of the newest row; of replays alone
+}
+
+func newObject(row *store.Row) *object {
+	o := &object{namespace: row.Namespace, name: row.Name, version: row.ResourceVersion, raw: value(row.Object), sequence: row.Sequence}
+	o.metadata = o.raw.member("metadata")
+	return o
+}
+
+// withVersion returns the object as it was when a change with a version deleted it.
+func (o *object) withVersion(version string) *object {
+	metadata, _ := o.raw.find("metadata")
+	from, to := o.metadata.find("resourceVersion")
+	if from == to {
+		return o
+	}
+	last := *o
+	last.version = version
+	last.raw = slices.Concat(o.raw[:metadata+from], []byte(strconv.Quote(version)), o.raw[metadata+to:])
+	last.metadata = last.raw.member("metadata")
+	return &last
 }
 
 // key is what the API server sorts by.
@@ -80,8 +101,12 @@ func Load(ctx context.Context, h *history.History, m history.Moment) (*State, er
 	if err != nil {
 		return nil, err
 	}
+	doubt, err := h.DoubtAt(ctx, history.Scope{}, m)
+	if err != nil {
+		return nil, err
+	}
 	clusters := []*loaded{{}}
-	doubt, err := h.Get(ctx, history.Scope{}, m, func(row *store.Row) error {
+	err = h.Objects(ctx, history.Scope{}, m, func(row *store.Row) error {
 		last := clusters[len(clusters)-1]
 		if last.types == nil || last.cluster != row.Cluster {
 			last = &loaded{cluster: row.Cluster, types: map[string]*objects{}, newest: map[string]int64{}}
@@ -94,20 +119,26 @@ func Load(ctx context.Context, h *history.History, m history.Moment) (*State, er
 		return nil, err
 	}
 	c := slices.MaxFunc(clusters, func(a, b *loaded) int { return cmp.Compare(a.last.Sequence, b.last.Sequence) })
-	s := &State{Notes: doubt.Notes, cluster: c.cluster, now: m.Time, newest: "1", doubt: doubt}
-	if s.now.IsZero() {
-		s.now = c.last.Time()
+	s := &State{Notes: doubt.Notes, cluster: c.cluster, moment: m, doubt: doubt, latest: &atomic.Pointer[State]{}, moved: make(chan struct{})}
+	if s.moment.Time.IsZero() {
+		s.moment.Time = c.last.Time()
 	}
 	if len(clusters) > 2 {
 		s.Notes = append(s.Notes, fmt.Sprintf("only the objects of the cluster %q are served, and the history has others", c.cluster))
 	}
+	positions := map[string]string{}
+	if m.Version == "" {
+		if positions, err = history.Positions(ctx, h, m); err != nil {
+			return nil, err
+		}
+	}
 	for _, t := range recorded {
-		s.addType(t, c.types[t.String()])
+		s.addType(t, c.types[t.String()], cmp.Or(m.Version, positions[t.String()], "1"))
 	}
-	s.version = cmp.Or(m.Version, s.newest)
 	for _, t := range s.types {
-		t.describe(s.typeOf("apiextensions.k8s.io", "customresourcedefinitions"))
+		t.describe(s.definitions())
 	}
+	s.latest.Store(s)
 	return s, nil
 }
 
@@ -124,13 +155,12 @@ func (l *loaded) add(row *store.Row) {
 	if row.Sequence >= l.last.Sequence {
 		l.last = row.Facts
 	}
-	o := &object{namespace: row.Namespace, name: row.Name, version: row.ResourceVersion, raw: value(row.Object)}
-	o.metadata = o.raw.member("metadata")
-	t.all = append(t.all, o)
+	t.all = append(t.all, newObject(row))
 }
 
-// addType adds a type with its objects, if there are any.
-func (s *State) addType(t history.Type, known *objects) {
+// addType adds a type with its objects, if there are any. position is the version of its lists, as far as it is not that of
+// an object.
+func (s *State) addType(t history.Type, known *objects, position string) {
 	all := &objects{Type: t, listKind: t.Kind + "List"}
 	if known != nil {
 		all.all = known.all
@@ -141,14 +171,28 @@ func (s *State) addType(t history.Type, known *objects) {
 	}
 	slices.SortFunc(all.all, func(a, b *object) int { return strings.Compare(a.key(), b.key()) })
 	for _, o := range all.all {
-		if order, ordered := resourceversion.Compare(o.version, s.newest); ordered && order > 0 {
-			s.newest = o.version
+		if order, ordered := resourceversion.Compare(o.version, position); ordered && order > 0 && s.moment.Version == "" {
+			position = o.version
 		}
 	}
+	all.version, all.floor = position, position
 	if len(all.all) > 0 {
 		all.ClusterScoped = all.all[0].namespace == ""
 	}
 	s.types = append(s.types, all)
+}
+
+// now returns the time for which ages are shown.
+func (s *State) now() time.Time {
+	if s.pace == nil {
+		return s.moment.Time
+	}
+	return s.pace.now()
+}
+
+// definitions returns the definitions of custom resources; nil if they were not recorded.
+func (s *State) definitions() *objects {
+	return s.typeOf("apiextensions.k8s.io", "customresourcedefinitions")
 }
 
 // typeOf returns the objects of a type; nil if it was not recorded.
@@ -253,30 +297,37 @@ type page struct {
 }
 
 // selectPage returns the objects that a request asks for.
-func (s *State) selectPage(t *objects, sel selection, q url.Values) (p page, err error) {
+func (t *objects) selectPage(sel selection, q url.Values) (p page, err error) {
 	limit, err := strconv.Atoi(q.Get("limit"))
 	if text := q.Get("limit"); text != "" && (err != nil || limit < 0) {
 		return p, badRequest("limit: %q is no number of objects", text)
 	}
-	rest := t.all
+	version := t.version
+	if q.Get("resourceVersionMatch") == string(metav1.ResourceVersionMatchExact) {
+		version = q.Get("resourceVersion")
+	}
+	var from position
 	if token := q.Get("continue"); token != "" {
-		var from position
 		b, err := base64.RawURLEncoding.DecodeString(token)
 		if err != nil || json.Unmarshal(b, &from) != nil {
 			return p, badRequest("continue: this is no token of this server")
 		}
-		if from.Version != s.version {
-			return p, fail(http.StatusGone, metav1.StatusReasonExpired, "the continue token is of another moment: begin the list again")
-		}
+		version = from.Version
+	}
+	rest, ok := t.at(version)
+	if !ok {
+		return p, t.expired(version)
+	}
+	if from.Key != "" {
 		rest = rest[sort.Search(len(rest), func(i int) bool { return rest[i].key() > from.Key }):]
 	}
-	p.ResourceVersion = s.version
+	p.ResourceVersion = version
 	for i, o := range rest {
 		if !sel.has(o) {
 			continue
 		}
 		if limit > 0 && len(p.all) == limit {
-			b, err := json.Marshal(position{s.version, p.all[limit-1].key()})
+			b, err := json.Marshal(position{version, p.all[limit-1].key()})
 			if err != nil {
 				return p, err
 			}
@@ -293,11 +344,15 @@ func (s *State) selectPage(t *objects, sel selection, q url.Values) (p page, err
 
 // find returns an object by its name; nil if there is none.
 func (t *objects) find(namespace, name string) *object {
-	key := keyOf(namespace, name)
-	if i := sort.Search(len(t.all), func(i int) bool { return t.all[i].key() >= key }); i < len(t.all) && t.all[i].key() == key {
+	if i, found := search(t.all, keyOf(namespace, name)); found {
 		return t.all[i]
 	}
 	return nil
+}
+
+// search returns the place of a key among objects in order.
+func search(all []*object, key string) (i int, found bool) {
+	return sort.Find(len(all), func(i int) int { return strings.Compare(key, all[i].key()) })
 }
 
 func badRequest(format string, args ...any) error {

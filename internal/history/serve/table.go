@@ -162,18 +162,18 @@ func (t *objects) cellsOf(o *object, now time.Time) []byte {
 	return b
 }
 
-// render makes the cells of all objects, once.
-func (t *objects) render(now time.Time) {
-	t.rendered.Do(func() {
-		var all sync.WaitGroup
-		workers := runtime.GOMAXPROCS(0)
-		for n := range workers {
-			all.Go(func() {
-				for i := n; i < len(t.all); i += workers {
-					t.all[i].cells = t.cellsOf(t.all[i], now)
-				}
-			})
-		}
-		all.Wait()
-	})
+// render returns the cells of some objects.
+func (t *objects) render(some []*object, now time.Time) [][]byte {
+	cells := make([][]byte, len(some))
+	var all sync.WaitGroup
+	workers := runtime.GOMAXPROCS(0)
+	for n := range workers {
+		all.Go(func() {
+			for i := n; i < len(some); i += workers {
+				cells[i] = t.cellsOf(some[i], now)
+			}
+		})
+	}
+	all.Wait()
+	return cells
 }

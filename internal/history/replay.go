@@ -1,0 +1,322 @@
+package history
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/history"
+)
+
+// replayBytes bounds the objects of the steps that a replay passes at once.
+const replayBytes = 32 << 20
+
+// replayed are the types of the rows that a replay has.
+var replayed = []string{"added", "updated", "deleted", history.Left, "snapshot", "sync", "snapshot.end"}
+
+// Step is what happens next in a replay: a row, without Changed, or a change of what is known.
+type Step struct {
+	Time  time.Time
+	Row   *history.Row
+	Begun int64  // of a row that ends a list: sequence of its begin; objects without a row since then do not exist
+	Doubt *Doubt // if Row is nil: what is not known from then on
+}
+
+// Positions returns the newest version of each type at a moment that a row of no existing object has: of deletes and lists.
+func Positions(ctx context.Context, h *History, m Moment) (map[string]string, error) {
+	all := map[string]string{}
+	q := history.Query{To: m.Time, Types: []string{"deleted", "snapshot.end"}, WithoutObjects: true}
+	for row, err := range h.snapshot.Rows(ctx, q) {
+		if err != nil {
+			return nil, err
+		}
+		of := event.Resource{Group: row.Group, Resource: row.Resource}.String()
+		all[of] = highest(all[of], row.ResourceVersion)
+	}
+	return all, nil
+}
+
+// Replay passes what happened in a cluster ("" for all) after a moment and up to another one: some steps at a time, which
+// the caller may keep. The rows of a resource come in the order of the stream, which is that of its versions: each at its
+// time, or earlier if a later row of the resource is of an earlier time, as that of a change is only known as a bound.
+// doubt is that of the first moment, whose Time is set in any case; the last step has the doubt of the last one.
+func Replay(ctx context.Context, h *History, cluster string, doubt Doubt, from, to Moment) iter.Seq2[[]Step, error] {
+	return func(yield func([]Step, error) bool) {
+		r := replay{History: h, match: history.Match{Cluster: cluster}, from: from, to: to, now: from.Time, resources: map[history.Key]*listing{}}
+		for _, u := range doubt.Uncertain {
+			if u.until.IsZero() { // the others are of rows that come
+				r.uncertain = append(r.uncertain, u)
+			}
+		}
+		if err := r.readControl(ctx); err != nil {
+			yield(nil, err)
+			return
+		}
+		for more := true; more; {
+			var err error
+			if more, err = r.scan(ctx); err != nil {
+				yield(nil, err)
+				return
+			}
+			for ready := r.takeReady(); len(ready) > 0; {
+				steps, n, err := r.load(ctx, ready)
+				if !yield(steps, err) || err != nil {
+					return
+				}
+				ready = ready[n:]
+			}
+		}
+		yield(r.end(ctx))
+	}
+}
+
+// replay is a replay under way.
+type replay struct {
+	*History
+	match     history.Match
+	from, to  Moment
+	resources map[history.Key]*listing
+	files     int // of the manifest that were scanned
+	pending   []upcoming
+	unknown   []*Unknown
+	uncertain []*uncertain
+	changes   []time.Time // of what is known
+	now       time.Time   // of the last step
+}
+
+// upcoming is a row that a replay will have.
+type upcoming struct {
+	of       *listing // of its resource
+	sequence int64
+	time, at time.Time // its own, and when it comes
+}
+
+// includes reports whether a row that was read at a version is of what was before or at the moment.
+func (m Moment) includes(row *history.Facts, read string) bool {
+	if m.Version != "" {
+		return !isHigher(read, m.Version)
+	}
+	return !row.Time().After(m.Time)
+}
+
+// readControl reads what control records say about the whole history.
+func (r *replay) readControl(ctx context.Context) error {
+	for row, err := range r.snapshot.Rows(ctx, history.Query{Match: r.match, Types: controlTypes, WithoutObjects: true}) {
+		if err != nil {
+			return err
+		}
+		r.listingOf(row).addControl(&row.Facts)
+	}
+	all, err := r.unknowns(ctx, Scope{}, history.Query{})
+	if err != nil {
+		return err
+	}
+	for _, u := range all {
+		if !u.begin && !u.To.IsZero() && u.To.Add(maxLag).Before(r.now) {
+			continue
+		}
+		if !u.begin {
+			if err := r.boundGap(ctx, u); err != nil {
+				return err
+			}
+		}
+		r.unknown, r.changes = append(r.unknown, u), append(r.changes, u.From.Add(time.Microsecond), u.To)
+	}
+	r.changes = slices.DeleteFunc(r.changes, func(t time.Time) bool { return !t.After(r.now) })
+	return nil
+}
+
+func (r *replay) listingOf(row *history.Row) *listing {
+	of := history.Key{Cluster: row.Cluster, Group: row.Group, Resource: row.Resource}
+	if r.resources[of] == nil {
+		r.resources[of] = &listing{}
+		r.resources[of].enter(of)
+	}
+	return r.resources[of]
+}
+
+// beginOf returns the sequence of the begin of the snapshot that ends with a row; 0 for other rows.
+func (l *listing) beginOf(end int64) int64 {
+	for _, w := range l.whole {
+		if w.end == end {
+			return w.begin
+		}
+	}
+	return 0
+}
+
+// scan reads what rows the next files have, and reports whether there are more files. Those with rows of before the first
+// moment are scanned at once: a row of an object is no step if the moment has a later one.
+func (r *replay) scan(ctx context.Context) (more bool, err error) {
+	files, first := r.snapshot.Manifest.Files, r.files
+	for first < len(files) && r.from.Version == "" && files[first].To.Before(r.from.Time) {
+		first++
+	}
+	if first == len(files) {
+		return false, nil
+	}
+	r.files = first + 1
+	q := history.Query{Match: r.match, Types: replayed, After: files[first].FirstSequence - 1, To: files[first].To, WithoutObjects: true}
+	for r.files < len(files) && !files[r.files].From.After(r.from.Time) {
+		r.files++
+	}
+	for _, f := range files[first:r.files] {
+		if f.To.After(q.To) {
+			q.To = f.To
+		}
+	}
+	var key history.Key
+	start := len(r.pending) // of the rows of the object
+	for row, err := range r.snapshot.Rows(ctx, q) {
+		if err != nil {
+			return false, err
+		}
+		if row.Sequence > files[r.files-1].LastSequence {
+			continue
+		}
+		if row.Key() != key {
+			key, start = row.Key(), len(r.pending)
+		}
+		switch l := r.listingOf(row); {
+		case r.from.includes(&row.Facts, l.readVersion(&row.Facts)):
+			r.pending = r.pending[:start]
+		case r.to.includes(&row.Facts, row.ResourceVersion):
+			r.pending = append(r.pending, upcoming{l, row.Sequence, row.Time(), row.Time()})
+		}
+		if u := uncertainUntil(row); u != nil && u.until.After(r.from.Time) {
+			r.uncertain, r.changes = append(r.uncertain, u), append(r.changes, u.until)
+			if u.from.After(r.from.Time) { // the first moment has the others
+				r.changes = append(r.changes, u.from)
+			}
+		}
+	}
+	return r.files < len(files), nil
+}
+
+// takeReady returns the rows that come before all those of files that were not scanned, in their order.
+func (r *replay) takeReady() []upcoming {
+	slices.SortFunc(r.pending, func(a, b upcoming) int { return cmp.Or(a.of.of.Compare(b.of.of), cmp.Compare(a.sequence, b.sequence)) })
+	for i := len(r.pending) - 2; i >= 0; i-- {
+		if next := &r.pending[i+1]; next.of == r.pending[i].of && next.at.Before(r.pending[i].at) {
+			r.pending[i].at = next.at
+		}
+	}
+	slices.SortFunc(r.pending, func(a, b upcoming) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.sequence, b.sequence)) })
+	n := len(r.pending)
+	for _, f := range r.snapshot.Manifest.Files[r.files:] {
+		before := func(u upcoming, from time.Time) int { return u.at.Compare(from) }
+		i, _ := slices.BinarySearchFunc(r.pending, f.From, before)
+		n = min(n, i)
+	}
+	ready := r.pending[:n]
+	r.pending = slices.Clone(r.pending[n:])
+	return ready
+}
+
+// load returns the steps of the first rows, as many as fit into replayBytes, and how many rows these are.
+func (r *replay) load(ctx context.Context, ready []upcoming) (steps []Step, n int, err error) {
+	places := make(map[int64]int, len(ready)) // by sequence
+	q := history.Query{Match: r.match, Types: replayed, After: ready[0].sequence, From: ready[0].time, To: ready[0].time}
+	for i, u := range ready {
+		places[u.sequence], q.After = i, min(q.After, u.sequence-1)
+		if u.time.Before(q.From) {
+			q.From = u.time
+		}
+		if u.time.After(q.To) {
+			q.To = u.time
+		}
+	}
+	type placed struct {
+		row   *history.Row
+		place int
+	}
+	var rows []placed
+	byPlace := func(a, b placed) int { return cmp.Compare(a.place, b.place) }
+	n, size := len(ready), 0
+	for row, err := range r.snapshot.Rows(ctx, q) {
+		if err != nil {
+			return nil, 0, err
+		}
+		place, ok := places[row.Sequence]
+		if !ok || place >= n {
+			continue
+		}
+		row = keepRow(row)
+		row.Changed = nil
+		rows, size = append(rows, placed{row, place}), size+len(row.Object)
+		if size > replayBytes {
+			slices.SortFunc(rows, byPlace)
+			for last := len(rows) - 1; last > 0 && size > replayBytes/2; last-- {
+				rows, n, size = rows[:last], rows[last].place, size-len(rows[last].row.Object)
+			}
+		}
+	}
+	slices.SortFunc(rows, byPlace)
+	slices.SortFunc(r.changes, time.Time.Compare)
+	for _, p := range rows {
+		steps = r.appendChanges(steps, ready[p.place].at)
+		r.advance(ready[p.place].at)
+		steps = append(steps, Step{Time: r.now, Row: p.row, Begun: ready[p.place].of.beginOf(p.row.Sequence)})
+		if r.recordLeft(p.row) {
+			steps = append(steps, r.doubtStep())
+		}
+	}
+	return steps, n, nil
+}
+
+// recordLeft records whether a row is of an object that rules no longer select, and reports whether that is news.
+func (r *replay) recordLeft(row *history.Row) bool {
+	known := len(r.uncertain)
+	r.uncertain = slices.DeleteFunc(r.uncertain, func(u *uncertain) bool { return u.until.IsZero() && row.Name != "" && u.Key == row.Key() })
+	if row.Type != history.Left {
+		return len(r.uncertain) < known
+	}
+	r.uncertain = append(r.uncertain, leftSince(row))
+	return true
+}
+
+// appendChanges appends the changes of what is known before a time.
+func (r *replay) appendChanges(steps []Step, before time.Time) []Step {
+	for len(r.changes) > 0 && r.changes[0].Before(before) {
+		r.advance(r.changes[0])
+		if r.changes = r.changes[1:]; len(r.changes) == 0 || r.changes[0].After(r.now) {
+			steps = append(steps, r.doubtStep())
+		}
+	}
+	return steps
+}
+
+func (r *replay) advance(to time.Time) {
+	if to.After(r.now) {
+		r.now = to
+	}
+}
+
+// doubtStep returns what is not known now.
+func (r *replay) doubtStep() Step {
+	var d Doubt
+	r.uncertain = slices.DeleteFunc(r.uncertain, func(u *uncertain) bool { return !u.until.IsZero() && !r.now.Before(u.until) })
+	for _, u := range r.unknown {
+		if u.covers(Moment{Time: r.now}) {
+			d.Unknown = append(d.Unknown, u)
+		}
+	}
+	for _, u := range r.uncertain {
+		if !u.from.After(r.now) {
+			d.Uncertain = append(d.Uncertain, u)
+		}
+	}
+	return Step{Time: r.now, Doubt: &d}
+}
+
+// end returns the steps behind the last row.
+func (r *replay) end(ctx context.Context) ([]Step, error) {
+	slices.SortFunc(r.changes, time.Time.Compare)
+	steps := r.appendChanges(nil, r.to.Time)
+	doubt, err := r.DoubtAt(ctx, Scope{}, r.to)
+	r.advance(r.to.Time)
+	return append(steps, Step{Time: r.now, Doubt: &doubt}), err
+}
