@@ -97,6 +97,7 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	KUBECDC_E2E_RELOADS=50 KUBECDC_E2E_RATE=500 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestReloadsLoseAndRepeatNothing .
 	KUBECDC_E2E_TAP_SECONDS=600 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestTapOfBusyClusterUsesLittleMemory .
 	KUBECDC_E2E_VIEWED_SECONDS=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 10m -run TestTwentyViewers ./page
+	KUBECDC_E2E_MOMENTS=200 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m -run TestHistoryEqualsThatOfEtcd .
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
 	KUBECDC_E2E_LISTS=42 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestInterruptedFirstListLosesNothing ./source
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -142,9 +143,14 @@ func (s Scope) split() (all []Scope) {
 // OrNewest returns a moment, or that of the newest row for none.
 func (h *History) OrNewest(m Moment) Moment {
 	if files := h.snapshot.Manifest.Files; m.IsZero() && len(files) > 0 {
-		m.Time = slices.MaxFunc(files, func(a, b history.File) int { return a.To.Compare(b.To) }).To
+		m.Time = newestOf(files)
 	}
 	return m
+}
+
+// newestOf returns the time of the newest row of some files.
+func newestOf(files []history.File) time.Time {
+	return slices.MaxFunc(files, func(a, b history.File) int { return a.To.Compare(b.To) }).To
 }
 
 // Diff passes what differs between two moments, by object: an entry of the type added, deleted or updated for each. It is as

@@ -157,7 +157,11 @@ func (w *world) snapshot(r event.Resource) {
 	w.control(r, "snapshot.begin", position)
 	for _, v := range w.sorted(w.alive, r) {
 		w.pass(time.Second)
-		w.write(w.stateRow("snapshot", r, v))
+		row := w.stateRow("snapshot", r, v)
+		if w.rnd.IntN(2) == 0 { // the object has the time
+			row.ChangedAt = v.at.Truncate(time.Microsecond)
+		}
+		w.write(row)
 		w.written[v.key] = v
 	}
 	w.control(r, "snapshot.end", position)

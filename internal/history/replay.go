@@ -17,6 +17,9 @@ const replayBytes = 32 << 20
 // replayed are the types of the rows that a replay has.
 var replayed = []string{"added", "updated", "deleted", history.Left, "snapshot", "sync", "snapshot.end"}
 
+// listedTypes are those of rows that lists bring.
+var listedTypes = []string{"snapshot", "sync"}
+
 // Step is what happens next in a replay: a row, without Changed, or a change of what is known.
 type Step struct {
 	Time  time.Time
@@ -25,18 +28,24 @@ type Step struct {
 	Doubt *Doubt // if Row is nil: what is not known from then on
 }
 
-// Positions returns the newest version of each type at a moment that a row of no existing object has: of deletes and lists.
-func Positions(ctx context.Context, h *History, m Moment) (map[string]string, error) {
-	all := map[string]string{}
+// Positions returns the newest version of each type at a moment that a row of no existing object has: of deletes and lists;
+// and the last one of these rows.
+func Positions(ctx context.Context, h *History, m Moment) (all map[string]string, last history.Facts, err error) {
+	all = map[string]string{}
 	q := history.Query{To: m.Time, Types: []string{"deleted", "snapshot.end"}, WithoutObjects: true}
 	for row, err := range h.snapshot.Rows(ctx, q) {
 		if err != nil {
-			return nil, err
+			return nil, last, err
+		}
+		if !m.includes(&row.Facts, row.ResourceVersion) {
+			continue
 		}
 		of := event.Resource{Group: row.Group, Resource: row.Resource}.String()
-		all[of] = highest(all[of], row.ResourceVersion)
+		if all[of] = highest(all[of], row.ResourceVersion); row.Sequence > last.Sequence {
+			last = row.Facts
+		}
 	}
-	return all, nil
+	return all, last, nil
 }
 
 // Replay passes what happened in a cluster ("" for all) after a moment and up to another one: some steps at a time, which
@@ -91,7 +100,9 @@ type replay struct {
 type upcoming struct {
 	of       *listing // of its resource
 	sequence int64
+	version  string
 	time, at time.Time // its own, and when it comes
+	isListed bool      // in a version that may be older than those of rows before it
 }
 
 // includes reports whether a row that was read at a version is of what was before or at the moment.
@@ -159,15 +170,10 @@ func (r *replay) scan(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	r.files = first + 1
-	q := history.Query{Match: r.match, Types: replayed, After: files[first].FirstSequence - 1, To: files[first].To, WithoutObjects: true}
 	for r.files < len(files) && !files[r.files].From.After(r.from.Time) {
 		r.files++
 	}
-	for _, f := range files[first:r.files] {
-		if f.To.After(q.To) {
-			q.To = f.To
-		}
-	}
+	q := history.Query{Match: r.match, Types: replayed, After: files[first].FirstSequence - 1, To: newestOf(files[first:r.files]), WithoutObjects: true}
 	var key history.Key
 	start := len(r.pending) // of the rows of the object
 	for row, err := range r.snapshot.Rows(ctx, q) {
@@ -184,7 +190,7 @@ func (r *replay) scan(ctx context.Context) (more bool, err error) {
 		case r.from.includes(&row.Facts, l.readVersion(&row.Facts)):
 			r.pending = r.pending[:start]
 		case r.to.includes(&row.Facts, row.ResourceVersion):
-			r.pending = append(r.pending, upcoming{l, row.Sequence, row.Time(), row.Time()})
+			r.pending = append(r.pending, upcoming{l, row.Sequence, row.ResourceVersion, row.Time(), row.Time(), slices.Contains(listedTypes, row.Type)})
 		}
 		if u := uncertainUntil(row); u != nil && u.until.After(r.from.Time) {
 			r.uncertain, r.changes = append(r.uncertain, u), append(r.changes, u.until)
@@ -199,9 +205,14 @@ func (r *replay) scan(ctx context.Context) (more bool, err error) {
 // takeReady returns the rows that come before all those of files that were not scanned, in their order.
 func (r *replay) takeReady() []upcoming {
 	slices.SortFunc(r.pending, func(a, b upcoming) int { return cmp.Or(a.of.of.Compare(b.of.of), cmp.Compare(a.sequence, b.sequence)) })
-	for i := len(r.pending) - 2; i >= 0; i-- {
-		if next := &r.pending[i+1]; next.of == r.pending[i].of && next.at.Before(r.pending[i].at) {
-			r.pending[i].at = next.at
+	var next upcoming
+	for i := range slices.Backward(r.pending) {
+		u := &r.pending[i]
+		if next.of == u.of && isHigher(next.version, u.version) && next.at.Before(u.at) {
+			u.at = next.at
+		}
+		if !u.isListed {
+			next = *u
 		}
 	}
 	slices.SortFunc(r.pending, func(a, b upcoming) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.sequence, b.sequence)) })
@@ -218,24 +229,14 @@ func (r *replay) takeReady() []upcoming {
 
 // load returns the steps of the first rows, as many as fit into replayBytes, and how many rows these are.
 func (r *replay) load(ctx context.Context, ready []upcoming) (steps []Step, n int, err error) {
+	byTime := func(a, b upcoming) int { return a.time.Compare(b.time) }
+	q := history.Query{Match: r.match, Types: replayed, From: slices.MinFunc(ready, byTime).time, To: slices.MaxFunc(ready, byTime).time}
 	places := make(map[int64]int, len(ready)) // by sequence
-	q := history.Query{Match: r.match, Types: replayed, After: ready[0].sequence, From: ready[0].time, To: ready[0].time}
 	for i, u := range ready {
-		places[u.sequence], q.After = i, min(q.After, u.sequence-1)
-		if u.time.Before(q.From) {
-			q.From = u.time
-		}
-		if u.time.After(q.To) {
-			q.To = u.time
-		}
+		places[u.sequence] = i
 	}
-	type placed struct {
-		row   *history.Row
-		place int
-	}
-	var rows []placed
-	byPlace := func(a, b placed) int { return cmp.Compare(a.place, b.place) }
-	n, size := len(ready), 0
+	rows, size := make([]*history.Row, len(ready)), 0
+	n = len(ready)
 	for row, err := range r.snapshot.Rows(ctx, q) {
 		if err != nil {
 			return nil, 0, err
@@ -244,23 +245,21 @@ func (r *replay) load(ctx context.Context, ready []upcoming) (steps []Step, n in
 		if !ok || place >= n {
 			continue
 		}
-		row = keepRow(row)
-		row.Changed = nil
-		rows, size = append(rows, placed{row, place}), size+len(row.Object)
-		if size > replayBytes {
-			slices.SortFunc(rows, byPlace)
-			for last := len(rows) - 1; last > 0 && size > replayBytes/2; last-- {
-				rows, n, size = rows[:last], rows[last].place, size-len(rows[last].row.Object)
+		rows[place] = keepRow(row)
+		rows[place].Changed = nil
+		for size += len(row.Object); size > replayBytes && n > 1; n-- {
+			if last := rows[n-1]; last != nil {
+				size -= len(last.Object)
+				rows[n-1] = nil
 			}
 		}
 	}
-	slices.SortFunc(rows, byPlace)
 	slices.SortFunc(r.changes, time.Time.Compare)
-	for _, p := range rows {
-		steps = r.appendChanges(steps, ready[p.place].at)
-		r.advance(ready[p.place].at)
-		steps = append(steps, Step{Time: r.now, Row: p.row, Begun: ready[p.place].of.beginOf(p.row.Sequence)})
-		if r.recordLeft(p.row) {
+	for i, u := range ready[:n] {
+		steps = r.appendChanges(steps, u.at)
+		r.advance(u.at)
+		steps = append(steps, Step{Time: r.now, Row: rows[i], Begun: u.of.beginOf(u.sequence)})
+		if r.recordLeft(rows[i]) {
 			steps = append(steps, r.doubtStep())
 		}
 	}

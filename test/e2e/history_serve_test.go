@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
@@ -268,7 +269,7 @@ func TestServeAnswersAsTheAPIServerDidThen(t *testing.T) {
 	s.must(s.exporter.Stop())
 
 	for i, m := range moments {
-		a, kubeconfig := s.serve(dir, "rv:"+strconv.FormatInt(m.revision, 10))
+		a := s.serve(dir, "--at", "rv:"+strconv.FormatInt(m.revision, 10))
 		for path, want := range m.lists {
 			got := a.ask(path)
 			if !reflect.DeepEqual(got.items, want.items) {
@@ -279,8 +280,8 @@ func TestServeAnswersAsTheAPIServerDidThen(t *testing.T) {
 			}
 		}
 		if i == 0 {
-			s.askByKubectl(a, kubeconfig)
-			s.askByInformer(a, len(m.lists[s.path("/api/v1/namespaces/%s/pods")].items))
+			s.askByKubectl(a.kubeAPI, a.kubeconfig)
+			s.askByInformer(a.kubeAPI, len(m.lists[s.path("/api/v1/namespaces/%s/pods")].items))
 		}
 	}
 }
@@ -373,22 +374,57 @@ func (s *fixture) awaitLists(dir string, m moment) {
 	})
 }
 
-// serve has a moment served, and returns the API and its kubeconfig.
-func (s *fixture) serve(dir, at string) (*kubeAPI, string) {
+// serving is a process that serves a history.
+type serving struct {
+	*tap
+	*kubeAPI
+	kubeconfig string
+}
+
+// serve has a history served, as the arguments say, until the test ends or it is stopped.
+func (s *fixture) serve(dir string, args ...string) *serving {
 	s.t.Helper()
 	kubeconfig := filepath.Join(s.t.TempDir(), "kubeconfig")
 	log := filepath.Join(s.t.TempDir(), "serve.log")
 	p, err := process.Start(s.t.Context(), process.Options{Name: "exporter history serve", Path: s.program,
-		Args: []string{"history", "serve", "--at", at, "--dir", dir, "--kubeconfig", kubeconfig}, Log: log})
+		Args: append([]string{"history", "serve", "--dir", dir, "--kubeconfig", kubeconfig}, args...), Log: log})
 	s.must(err)
 	s.t.Cleanup(func() {
 		if err := p.Kill(); err != nil {
 			s.t.Error(err)
 		}
 	})
-	v := &tap{Process: p, t: s.t, log: log}
+	v := &serving{&tap{Process: p, t: s.t, log: log}, nil, kubeconfig}
 	v.await("kubectl --kubeconfig " + kubeconfig)
-	return newAPI(s.t, kubeconfig), kubeconfig
+	v.kubeAPI = newAPI(s.t, kubeconfig)
+	return v
+}
+
+// state lists a type, and returns the revisions of the objects and that of the list; ok is false if that is not known.
+func (v *serving) state(r oracle.Resource) (state map[bus.Object]int64, version int64, ok bool) {
+	path := "/api/v1/" + r.Resource
+	if r.Group != "" {
+		path = "/apis/" + r.Group + "/v1/" + r.Resource
+	}
+	code, b, _ := v.do(http.MethodGet, path, "application/json", "")
+	if code == http.StatusGone {
+		return nil, 0, false
+	}
+	var list metav1.PartialObjectMetadataList
+	if err := json.Unmarshal(b, &list); err != nil || code != http.StatusOK {
+		v.kubeAPI.t.Fatalf("GET %s: %d %s", path, code, b)
+	}
+	version, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
+	state = map[bus.Object]int64{}
+	for _, o := range list.Items {
+		if err == nil {
+			state[bus.Object{Group: r.Group, Resource: r.Resource, Namespace: o.Namespace, Name: o.Name}], err = strconv.ParseInt(o.ResourceVersion, 10, 64)
+		}
+	}
+	if err != nil {
+		v.kubeAPI.t.Fatal(err)
+	}
+	return state, version, true
 }
 
 // askByKubectl has kubectl show what is served, and change it.

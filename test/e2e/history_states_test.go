@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -17,16 +18,17 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
-// momentsOfHistory is at how many random revisions the states are compared.
-const momentsOfHistory = 50
+// momentsOfHistory is at how many random revisions the states of five types are compared; KUBECDC_E2E_MOMENTS sets it.
+const momentsOfHistory = 10
 
 // unknownExit is the exit code of an answer that the history does not have.
 const unknownExit = 5
 
 // TestHistoryEqualsThatOfEtcd kills the exporter while objects are written, and has etcd forget changes that it missed:
-// at random revisions the history has exactly what etcd had, or says that it does not know.
+// at random revisions the history and what is served of it have exactly what etcd had, or say that they do not know. So do
+// replays of it, to clients that list, to informers and to kubectl.
 func TestHistoryEqualsThatOfEtcd(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
+	kinds := workload.AllKinds()
 	dir := filepath.Join(t.TempDir(), "history")
 	s := newFixture(t, kinds, func(settings *exporter.Settings) {
 		settings.Sinks = []map[string]any{{"name": "history", "history": map[string]any{"dir": dir}}}
@@ -64,31 +66,41 @@ func TestHistoryEqualsThatOfEtcd(t *testing.T) {
 	recent, err := s.etcd.History(t.Context(), s.resources, back, last)
 	s.must(err)
 
-	rnd, known, unknown := newRandom(t), 0, 0
-	for range momentsOfHistory {
-		at := first + rnd.Int64N(last-first+1)
-		h := past
-		if at >= back {
-			h = recent
+	historyAt := func(revision int64) *oracle.History {
+		if revision >= back {
+			return recent
 		}
-		for _, r := range []oracle.Resource{s.resources[rnd.IntN(len(s.resources))]} {
+		return past
+	}
+	rnd, known, unknown, moments := newRandom(t), 0, 0, sizeOf(t, "KUBECDC_E2E_MOMENTS", momentsOfHistory)
+	for range moments {
+		at := first + rnd.Int64N(last-first+1)
+		v := s.serve(dir, "--at", fmt.Sprint("rv:", at))
+		for _, r := range s.resources {
 			got, code := s.stateInHistory(dir, r, strconv.FormatInt(at, 10))
-			switch want := stateOf(h, r, at); {
-			case code == unknownExit:
+			listed, _, ok := v.state(r)
+			switch want := stateOf(historyAt(at), r, at); {
+			case ok == (code == unknownExit):
+				t.Errorf("%s at %d: exit %d, and it is served: %v", selection(r), at, code, ok)
+			case !ok:
 				unknown++
-			case !maps.Equal(got, want):
-				t.Errorf("%s at %d has %d objects, in etcd %d:\n%v\n%v", selection(r), at, len(got), len(want), got, want)
+			case !maps.Equal(got, want) || !maps.Equal(listed, want):
+				t.Errorf("%s at %d has %d objects, %d as it is served, in etcd %d:\n%v\n%v\n%v", selection(r), at, len(got), len(listed), len(want), got, listed, want)
 			default:
 				known++
 			}
 		}
+		s.must(v.Kill())
 	}
 	if _, code := s.stateInHistory(dir, s.resources[0], strconv.FormatInt((seen+back)/2, 10)); code != unknownExit {
 		t.Errorf("exit %d in the gap from %d to %d", code, seen, back)
 	}
-	if t.Logf("%d states equal etcd's, %d are unknown", known, unknown); known < momentsOfHistory/2 {
+	if t.Logf("%d states equal etcd's, %d are unknown", known, unknown); known < moments*len(kinds)/2 {
 		t.Error("too few to be meaningful")
 	}
+	changes := past.Revisions[:slices.IndexFunc(past.Revisions, func(r oracle.Revision) bool { return r.Revision > seen })]
+	s.replayHistory(dir, first, changes[len(changes)-1].Revision, historyAt, false)
+	s.replayHistory(dir, first, last, historyAt, true)
 }
 
 // stateOf returns the revisions of the objects that existed at a revision.

@@ -218,10 +218,57 @@ func orElse(cell any, otherwise string) any {
 	return cell
 }
 
-// content is an object of which cells are made.
+// content is an object of which cells are made. Most of its text is passed once to find its parts, and not for each value.
 type content struct {
 	value
-	now time.Time // for which ages are shown
+	metadata, spec, status value
+	now                    time.Time // for which ages are shown
+}
+
+func (v value) content(now time.Time) *content {
+	c := &content{value: v, now: now}
+	parts := map[string]*value{"metadata": &c.metadata, "spec": &c.spec, "status": &c.status}
+	for m := rawjson.EnterObject(v, 0); m.Next(); {
+		end := rawjson.SkipTrustedValue(v, m.I)
+		if end < 0 {
+			break
+		}
+		if part := parts[string(m.Key)]; part != nil {
+			*part = v[m.I:end:end]
+		}
+		m.I = end
+	}
+	return c
+}
+
+// get returns the value at a path of members.
+func (o *content) get(path string) value {
+	part, rest, nested := strings.Cut(path, ".")
+	switch {
+	case !nested:
+	case part == "metadata":
+		return o.metadata.get(rest)
+	case part == "spec":
+		return o.spec.get(rest)
+	case part == "status":
+		return o.status.get(rest)
+	}
+	return o.value.get(path)
+}
+
+func (o *content) list(path string) []value        { return o.get(path).elements() }
+func (o *content) each(list, path string) []string { return o.get(list).each(path) }
+func (o *content) text(path string) string         { return o.get(path).string() }
+func (o *content) isTrue(path string) bool         { return string(o.get(path)) == "true" }
+
+// condition returns the status of a condition; "" if there is none.
+func (o *content) condition(kind string) string {
+	for _, c := range o.list("status.conditions") {
+		if c.text("type") == kind {
+			return c.text("status")
+		}
+	}
+	return ""
 }
 
 // since writes how long ago a time was; "" if there is none.
@@ -502,26 +549,25 @@ func (v value) members() (n int) {
 	return n
 }
 
-// list returns the elements of the array at a path.
-func (v value) list(path string) (all []value) {
-	list := v.get(path)
-	if len(list) == 0 || list[0] != '[' {
+// elements returns the elements of an array.
+func (v value) elements() (all []value) {
+	if len(v) == 0 || v[0] != '[' {
 		return nil
 	}
-	for e := rawjson.EnterArray(list, 0); e.Next(); {
-		end := rawjson.SkipTrustedValue(list, e.I)
+	for e := rawjson.EnterArray(v, 0); e.Next(); {
+		end := rawjson.SkipTrustedValue(v, e.I)
 		if end < 0 {
 			return all
 		}
-		all = append(all, list[e.I:end:end])
+		all = append(all, v[e.I:end:end])
 		e.I = end
 	}
 	return all
 }
 
-// each returns the text at a path of each element of a list.
-func (v value) each(list, path string) (all []string) {
-	for _, one := range v.list(list) {
+// each returns the text at a path of each element of an array.
+func (v value) each(path string) (all []string) {
+	for _, one := range v.elements() {
 		all = append(all, one.text(path))
 	}
 	return all
@@ -553,14 +599,4 @@ func (v value) texts() (all map[string]string) {
 		return nil
 	}
 	return all
-}
-
-// condition returns the status of a condition; "" if there is none.
-func (v value) condition(kind string) string {
-	for _, c := range v.list("status.conditions") {
-		if c.text("type") == kind {
-			return c.text("status")
-		}
-	}
-	return ""
 }

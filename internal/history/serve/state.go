@@ -120,17 +120,18 @@ func Load(ctx context.Context, h *history.History, m history.Moment) (*State, er
 	}
 	c := slices.MaxFunc(clusters, func(a, b *loaded) int { return cmp.Compare(a.last.Sequence, b.last.Sequence) })
 	s := &State{Notes: doubt.Notes, cluster: c.cluster, moment: m, doubt: doubt, latest: &atomic.Pointer[State]{}, moved: make(chan struct{})}
-	if s.moment.Time.IsZero() {
-		s.moment.Time = c.last.Time()
+	positions, last, err := history.Positions(ctx, h, m)
+	if err != nil {
+		return nil, err
+	}
+	if last.Sequence < c.last.Sequence {
+		last = c.last
+	}
+	if m.Version != "" {
+		positions, s.moment.Time = nil, last.Time()
 	}
 	if len(clusters) > 2 {
 		s.Notes = append(s.Notes, fmt.Sprintf("only the objects of the cluster %q are served, and the history has others", c.cluster))
-	}
-	positions := map[string]string{}
-	if m.Version == "" {
-		if positions, err = history.Positions(ctx, h, m); err != nil {
-			return nil, err
-		}
 	}
 	for _, t := range recorded {
 		s.addType(t, c.types[t.String()], cmp.Or(m.Version, positions[t.String()], "1"))

@@ -155,7 +155,7 @@ func (o *content) customCell(path *jsonpath.JSONPath, kind string, found reflect
 
 // cellsOf returns the cells of an object.
 func (t *objects) cellsOf(o *object, now time.Time) []byte {
-	b, err := json.Marshal(t.cells(&content{o.raw, now}))
+	b, err := json.Marshal(t.cells(o.raw.content(now)))
 	if err != nil {
 		return []byte("[]") // unreachable: they are texts and numbers
 	}
