@@ -68,7 +68,7 @@ func (w *world) pass(atMost time.Duration) {
 
 // write adds a row; some come to the folder in a file, and files are merged.
 func (w *world) write(row history.Row) {
-	row.Cluster, row.ObservedAt = "c", w.now.Truncate(time.Microsecond)
+	row.Cluster, row.ObservedAt = "c", w.now
 	if w.rows = append(w.rows, row); w.rnd.IntN(40) == 0 {
 		w.flush()
 	}

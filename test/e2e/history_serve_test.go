@@ -394,21 +394,26 @@ func (s *fixture) serve(dir string, args ...string) *serving {
 			s.t.Error(err)
 		}
 	})
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Logf("exporter history serve %v:\n%s", args, s.readFile(log))
+		}
+	})
 	v := &serving{&tap{Process: p, t: s.t, log: log}, nil, kubeconfig}
 	v.await("kubectl --kubeconfig " + kubeconfig)
 	v.kubeAPI = newAPI(s.t, kubeconfig)
 	return v
 }
 
-// state lists a type, and returns the revisions of the objects and that of the list; ok is false if that is not known.
-func (v *serving) state(r oracle.Resource) (state map[bus.Object]int64, version int64, ok bool) {
+// state lists a type, and returns the revisions of the objects and that of the list, or why that is not known.
+func (v *serving) state(r oracle.Resource) (state map[bus.Object]int64, version int64, unknown string) {
 	path := "/api/v1/" + r.Resource
 	if r.Group != "" {
 		path = "/apis/" + r.Group + "/v1/" + r.Resource
 	}
 	code, b, _ := v.do(http.MethodGet, path, "application/json", "")
 	if code == http.StatusGone {
-		return nil, 0, false
+		return nil, 0, string(b)
 	}
 	var list metav1.PartialObjectMetadataList
 	if err := json.Unmarshal(b, &list); err != nil || code != http.StatusOK {
@@ -424,7 +429,7 @@ func (v *serving) state(r oracle.Resource) (state map[bus.Object]int64, version 
 	if err != nil {
 		v.kubeAPI.t.Fatal(err)
 	}
-	return state, version, true
+	return state, version, ""
 }
 
 // askByKubectl has kubectl show what is served, and change it.

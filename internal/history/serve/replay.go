@@ -183,11 +183,11 @@ func (s *State) play(ctx context.Context, all iter.Seq2[[]history.Step, error], 
 			s, steps = s.follow(steps[:due], p), steps[due:]
 		}
 	}
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		s.follow(nil, nil)
+		return failed
 	}
-	s.follow(nil, nil)
-	return failed
+	return nil
 }
 
 // follow has what happened next served, and returns the state then.
@@ -233,6 +233,9 @@ func (s *State) know(doubt history.Doubt, own map[string]*objects) {
 		}
 		t = s.change(t.Group, t.Resource.Resource, own)
 		for _, u := range was {
+			if u.To.IsZero() || u.To.After(s.moment.Time) {
+				continue // this one is only not of the last moment
+			}
 			back, _ := resourceversion.Compare(u.ToVersion, u.FromVersion) // with a cluster that was restored
 			if order, _ := resourceversion.Compare(u.ToVersion, t.version); order > 0 || back < 0 {
 				t.version = u.ToVersion
