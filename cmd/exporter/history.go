@@ -268,8 +268,11 @@ is a warning.`,
 		if err != nil {
 			return err
 		}
-		if !(*speed > 0) {
-			return exit.With(exit.Usage, fmt.Errorf("--speed: expected more than 0, found %v", *speed))
+		if !(*speed > 0 && *speed <= maxSpeed) {
+			return exit.With(exit.Usage, fmt.Errorf("--speed: expected more than 0 and at most %d, found %v", maxSpeed, *speed))
+		}
+		if moments[2].IsBefore(moments[1]) {
+			return exit.With(exit.Usage, fmt.Errorf("--until: expected a moment after --from %s, found %s", moments[1], moments[2]))
 		}
 		f := historyFlags{dir: *dir}
 		return f.ask(cmd, nil, func(ctx context.Context, h *history.History, _ history.Scope) error {
@@ -323,6 +326,9 @@ bucket stops, or takes it back: then repeat the command, which goes on.`,
 	}
 	return cmd
 }
+
+// maxSpeed passes a year in half a minute.
+const maxSpeed = 1_000_000
 
 // serveHistory serves a moment, or what happened from one to another at a speed, of moments: at, from, until.
 func serveHistory(ctx context.Context, cmd *cobra.Command, h *history.History, moments []history.Moment, speed float64, file string) error {

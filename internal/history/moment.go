@@ -18,6 +18,11 @@ type Moment struct {
 // IsZero reports whether there is no moment.
 func (m Moment) IsZero() bool { return m.Time.IsZero() && m.Version == "" }
 
+// IsBefore reports whether the moment is before another one, as far as both are times, or both versions.
+func (m Moment) IsBefore(o Moment) bool {
+	return m.Version != "" && o.Version != "" && isHigher(o.Version, m.Version) || m.Version+o.Version == "" && !m.IsZero() && m.Time.Before(o.Time)
+}
+
 // String returns the moment as [ParseMoment] reads it.
 func (m Moment) String() string {
 	if m.Version != "" {

@@ -232,7 +232,7 @@ func (r *replay) load(ctx context.Context, ready []upcoming) (steps []Step, n in
 	byTime := func(a, b upcoming) int { return a.time.Compare(b.time) }
 	q := history.Query{Match: r.match, Types: replayed, From: slices.MinFunc(ready, byTime).time}
 	q.To = slices.MaxFunc(ready, byTime).time.Add(time.Microsecond) // rows have no nanoseconds, and the times of files do
-	places := make(map[int64]int, len(ready)) // by sequence
+	places := make(map[int64]int, len(ready))                       // by sequence
 	for i, u := range ready {
 		places[u.sequence] = i
 	}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -76,12 +77,7 @@ func (l *log) append(c change) {
 	}
 }
 
-func (c *change) size() int {
-	if c.is != nil {
-		return len(c.is.raw)
-	}
-	return len(c.was.raw)
-}
+func (c *change) size() int { return len(cmp.Or(c.is, c.was).raw) }
 
 // at returns the objects as they were at a version.
 func (t *objects) at(version string) ([]*object, bool) {
@@ -106,11 +102,7 @@ func (t *objects) expired(version string) *apierrors.StatusError {
 
 // replace puts an object, or none, into the place of another one, or of none.
 func replace(all []*object, was, is *object) []*object {
-	key := is
-	if key == nil {
-		key = was
-	}
-	i, found := search(all, key.key())
+	i, found := search(all, cmp.Or(is, was).key())
 	switch {
 	case is != nil && found:
 		all[i] = is
