@@ -18,8 +18,7 @@ const (
 	maxDelayRecovery  = 40 * time.Second
 )
 
-// maxLoggedCauses bounds the causes that are logged during one failure, so that a cause with a varying name does not fill
-// the log. Causes that differ in numbers only are logged once.
+// maxLoggedCauses bounds the causes logged during a failure, and the lines of one moment: a varying name fills no log.
 const maxLoggedCauses = 16
 
 // Set holds conditions of one kind by name. It is safe for concurrent use.
@@ -193,9 +192,8 @@ func (s *Set) queueLines() {
 	}
 }
 
-// isNews records that the pending transition is in the log, and reports whether it has to be written for that: unless the
-// failure has ended before, or the log has the cause, of this failure or of another, which known has. An end that follows
-// another one, with nothing but debug lines between them, is no news. Requires s.mu.
+// isNews records that the pending transition is in the log, and reports whether it has to be written for that. Known causes,
+// of this failure or another, are no news, nor is an end with nothing but debug lines since the last. Requires s.mu.
 func (c *Condition) isNews(known map[problemKey]bool) bool {
 	failing, t := len(c.inLog) > 0, c.pending
 	switch {
