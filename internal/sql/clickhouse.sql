@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS kubecdc_changes (
 
 -- Each half of a surrogate pair becomes U+FFFD: ClickHouse refuses them. Escaped backslashes are hidden meanwhile.
 CREATE MATERIALIZED VIEW IF NOT EXISTS kubecdc_in TO kubecdc_changes AS
-SELECT JSONExtractString(j, 'id') AS id, JSONExtractString(j, 'type') AS type, JSONExtractString(j, 'cluster') AS cluster,
+SELECT JSONExtractString(j, 'id') AS id, if(JSONExtractBool(j, 'left'), 'left', JSONExtractString(j, 'type')) AS type, JSONExtractString(j, 'cluster') AS cluster,
   JSONExtractString(j, 'group') AS "group", JSONExtractString(j, 'resource') AS resource,
   JSONExtractString(j, 'namespace') AS namespace, JSONExtractString(j, 'name') AS name,
   parseDateTime64BestEffort(JSONExtractString(j, 'observedAt'), 9, 'UTC') AS observed_at, j AS raw
@@ -19,7 +19,8 @@ FROM (SELECT if(NOT match(raw, '\\\\u[dD]'), raw,
     concat(char(2), '(....)(....)'), '\\\\u\\1\\\\u\\2'), char(1), '\\\\')) AS j FROM change_records)
 WHERE JSONHas(j, 'resource');
 
--- Every record once. read_at is the version of the cluster at which it was read, changed_at the latest time of the change.
+-- Every record once; what edited rules no longer select has left, and was not deleted. read_at is the version of the cluster
+-- at which it was read, changed_at the latest time of the change.
 CREATE OR REPLACE VIEW changes AS
 SELECT id, type, cluster, "group", resource, namespace, name, nullIf(JSONExtractString(raw, 'uid'), '') AS uid,
   nullIf(JSONExtractString(raw, 'resourceVersion'), '') AS resource_version,

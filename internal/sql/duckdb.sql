@@ -7,9 +7,10 @@ CREATE OR REPLACE MACRO kubecdc_json(raw) AS (CASE WHEN NOT regexp_matches(raw, 
     '\\u([dD][89abAB]..)\\u([dD][c-fC-F]..)', chr(2) || '\1\2', 'g'), '\\u[dD][89a-fA-F]..', '\\ufffd', 'g'),
     chr(2) || '(....)(....)', '\\u\1\\u\2', 'g'), chr(1), '\\') END)::JSON;
 
--- Every record once. read_at is the version of the cluster at which it was read, changed_at the latest time of the change.
+-- Every record once; what edited rules no longer select has left, and was not deleted. read_at is the version of the cluster
+-- at which it was read, changed_at the latest time of the change.
 CREATE OR REPLACE VIEW changes AS
-SELECT j->>'$.id' AS id, j->>'$.type' AS type, j->>'$.cluster' AS cluster, j->>'$.group' AS "group", j->>'$.resource' AS resource,
+SELECT j->>'$.id' AS id, CASE WHEN coalesce(j->>'$.left', '') = 'true' THEN 'left' ELSE j->>'$.type' END AS type, j->>'$.cluster' AS cluster, j->>'$.group' AS "group", j->>'$.resource' AS resource,
   coalesce(j->>'$.namespace', '') AS namespace, coalesce(j->>'$.name', '') AS name, j->>'$.uid' AS uid,
   j->>'$.resourceVersion' AS resource_version,
   TRY_CAST(coalesce(j->>'$.listVersion', j->>'$.snapshot.position', j->>'$.resourceVersion') AS UHUGEINT) AS read_at,

@@ -1,4 +1,5 @@
--- Every record of the format json once. read_at is the version of the cluster at which it was read, changed_at the latest time of the change.
+-- Every record of the format json once; what edited rules no longer select has left, and was not deleted. read_at is the
+-- version of the cluster at which it was read, changed_at the latest time of the change.
 CREATE TABLE IF NOT EXISTS changes (
   id text PRIMARY KEY, type text NOT NULL, cluster text NOT NULL, "group" text NOT NULL, resource text NOT NULL,
   namespace text NOT NULL, name text NOT NULL, uid text, resource_version text, read_at numeric,
@@ -17,7 +18,7 @@ SELECT (CASE WHEN raw !~ '\\u(0000|[dD])' THEN raw ELSE
 
 -- Adds a record: SELECT kubecdc_add('{"id": …}'). One that is there already changes nothing.
 CREATE OR REPLACE FUNCTION kubecdc_add(raw text) RETURNS void LANGUAGE sql AS $$
-INSERT INTO changes SELECT j->>'id', j->>'type', j->>'cluster', j->>'group', j->>'resource', coalesce(j->>'namespace', ''),
+INSERT INTO changes SELECT j->>'id', CASE WHEN j->>'left' = 'true' THEN 'left' ELSE j->>'type' END, j->>'cluster', j->>'group', j->>'resource', coalesce(j->>'namespace', ''),
   coalesce(j->>'name', ''), j->>'uid', j->>'resourceVersion', CASE WHEN v ~ '^[0-9]+$' THEN v::numeric END,
   (j->>'observedAt')::timestamptz, coalesce(j->'changedAt'->>'at', j->>'observedAt')::timestamptz, j ? 'coalesced', coalesce(j->'snapshot'->>'id', ''), j->>'class', j->'actor'->>'manager',
   j->>'of', j->'by'->>'user', j->'by'->>'verb', j->>'certainty',

@@ -4,7 +4,7 @@ WITH ordered AS ( -- a restored backup makes versions begin again
   SELECT *, sum(CASE WHEN restored THEN 1 ELSE 0 END) OVER (PARTITION BY cluster, "group", resource ORDER BY observed_at) AS epoch
   FROM changes
 ), facts AS (
-  SELECT * FROM ordered WHERE type IN ('added', 'updated', 'deleted', 'snapshot', 'sync')
+  SELECT * FROM ordered WHERE type IN ('added', 'updated', 'deleted', 'left', 'snapshot', 'sync')
 ), missing AS ( -- what a whole snapshot lacks does not exist
   SELECT f.cluster AS cluster, f."group" AS "group", f.resource AS resource, f.namespace AS namespace, f.name AS name,
     e.epoch AS epoch, e.read_at AS read_at, e.observed_at AS observed_at
@@ -15,7 +15,7 @@ WITH ordered AS ( -- a restored backup makes versions begin again
   HAVING max(CASE WHEN f.snapshot_id = e.snapshot_id THEN 1 ELSE 0 END) = 0
 ), steps AS (
   SELECT cluster, "group", resource, namespace, name, epoch, read_at, observed_at, changed_at, type, uid, resource_version, coalesced,
-    after, CASE WHEN type = 'deleted' THEN 0 ELSE 1 END AS lives
+    after, CASE WHEN type IN ('deleted', 'left') THEN 0 ELSE 1 END AS lives
   FROM facts
   UNION ALL
   SELECT cluster, "group", resource, namespace, name, epoch, read_at, observed_at, observed_at, 'missing', NULL, NULL, true, NULL, 0

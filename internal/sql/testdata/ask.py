@@ -1,4 +1,4 @@
-"""Gives an embedded database records twice, and prints the state at each moment, then the authors.
+"""Gives an embedded database records twice, and prints the state at each moment, the authors, and what was deleted.
 
 usage: ask.py clickhouse|duckdb STATEMENTS RECORDS MOMENT...
 """
@@ -49,6 +49,8 @@ def main():
         rows = ask(f"SELECT cluster, resource, namespace, name, resource_version FROM {at.format(time)}")
         print(moment, *sorted("{}/{}/{}/{}@{}".format(*row) for row in rows))
     for row in ask("SELECT author, id FROM who_changed WHERE author <> '' ORDER BY author"):
+        print(*row)
+    for row in ask("SELECT type, id FROM who_changed WHERE type = 'deleted' ORDER BY id"):
         print(*row)
 
 
