@@ -15,8 +15,8 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
-// TestAHistoryOfHostileRecordsKnowsEveryMoment: the views of DuckDB and ClickHouse on a history have what two clusters had at
-// random moments, and have in the end, and the author of each change.
+// TestAHistoryOfHostileRecordsKnowsEveryMoment: the views of DuckDB and ClickHouse on a history have what two clusters had
+// at random moments, and have in the end, and the author of each change.
 func TestAHistoryOfHostileRecordsKnowsEveryMoment(t *testing.T) {
 	require.Integration(t)
 	python, err := build.ClickHouse(t.Context())
