@@ -181,7 +181,7 @@ func TestAnInterruptedSalvageIsBegunAgain(t *testing.T) {
 	if newest, recovered := f.check(t, opts); newest != 60 || !recovered {
 		t.Errorf("changes are kept up to %d, recovered %v", newest, recovered)
 	}
-	if err := os.RemoveAll(filepath.Join(opts.Dir, storeName)); err != nil { // by an operator, who wants a new beginning
+	if err := os.RemoveAll(filepath.Join(opts.Dir, storeName)); err != nil { // by an operator, for a new beginning
 		t.Fatal(err)
 	}
 	if fresh := startJournal(t, opts); fresh.Newest() != 0 {

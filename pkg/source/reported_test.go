@@ -27,7 +27,7 @@ func thingEvent(typ, name, version string) string {
 const expiredEvent = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",` +
 	`"message":"The resourceVersion for the provided watch is too old.","reason":"Expired","code":410}}` + "\n"
 
-// reportedServer is a server of which somebody reported that clients of it lose changes, repeat them, or do nothing else.
+// reportedServer is a server of which a public report has that its clients lose changes, repeat them, or do nothing else.
 type reportedServer struct {
 	list  func(n int64, w http.ResponseWriter) // answers the nth list
 	watch func(n int64, from string, send func(string)) (open bool)

@@ -142,7 +142,7 @@ func TestWatermarksFollowThePosition(t *testing.T) {
 	}
 }
 
-// TestEpochNamesTheSelection: whoever compares a stream with what a rule selects must not take the watermark of another
+// TestEpochNamesTheSelection: a comparison of a stream with what a rule selects must not take the watermark of another
 // rule for one of its own.
 func TestEpochNamesTheSelection(t *testing.T) {
 	fingerprint := func(scope selection.Scope) string {

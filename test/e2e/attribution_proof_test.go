@@ -23,7 +23,7 @@ type proof struct {
 	mustBeNamed      map[string]string // what happened, by ID of changes that only the logged user made
 }
 
-// unloggedUser is the user of whom nothing is logged.
+// unloggedUser is the user without a log.
 const unloggedUser = 9
 
 // withUnlogged edits the printed audit policy: it drops all events of one user, and has more rules before the printed ones.

@@ -290,7 +290,7 @@ func (s *surroundings) editSink() {
 	})
 }
 
-// writeToRemade begins to write objects of the kind whose topic is recreated.
+// writeToRemade begins to write objects of the kind of the recreated topic.
 func (s *surroundings) writeToRemade(rate int) {
 	s.t.Helper()
 	s.rate = rate
