@@ -318,7 +318,7 @@ func (w *workerPool) removeOversized(ctx context.Context, l *lane, batch []sinks
 			return batch, rejection
 		default:
 			if w.deadLetterEntry(ctx, l, len(kept), rejection) != nil {
-				return kept, nil
+				return kept, nil //nolint:nilerr // it comes again when the change is the first of its lane
 			}
 		}
 	}

@@ -26,7 +26,6 @@ type world struct {
 	written map[history.Key]truth // what the rows say exists
 	lost    []lostHistory
 	rows    []history.Row
-	ids     uint64
 }
 
 // truth is a version of an object.

@@ -34,12 +34,9 @@ type faultyServer struct {
 func startFaulty(t *testing.T) *faultyServer {
 	t.Helper()
 	f := &faultyServer{address: s3server.Start(t, "bucket")}
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: f.address})
-	director := proxy.Director
-	proxy.Director = func(r *http.Request) { // signatures are not looked at; the host names the bucket
-		director(r)
-		r.Host = f.address
-	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { // signatures are not looked at; the host names the bucket
+		r.SetURL(&url.URL{Scheme: "http", Host: f.address})
+	}}
 	f.http = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.asked.Add(1)
 		becomes := 0

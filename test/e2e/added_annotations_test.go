@@ -24,7 +24,7 @@ func TestAddedAnnotationsAreInEachRecord(t *testing.T) {
 		rows := settings.WholeSinks()[0]
 		rows["name"], rows["format"], rows["rowsOnly"] = "rows", "upsert", true
 		settings.TopicPrefix = prefix
-		settings.Sinks = append(all, rows)
+		settings.Sinks = slices.Concat(all, []map[string]any{rows})
 		settings.Routes = []map[string]any{{"select": []string{"*"}, "to": []map[string]string{{"sink": "kafka"}, {"sink": "rows"}},
 			"filter": fmt.Sprintf(`object == null || object.metadata.annotations[%q] == "prod"`, environment)}}
 	})

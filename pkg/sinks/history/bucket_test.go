@@ -33,12 +33,9 @@ type server struct {
 func startServer(t *testing.T) *server {
 	t.Helper()
 	address, s := s3server.Start(t, "bucket"), &server{}
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address})
-	director := proxy.Director
-	proxy.Director = func(r *http.Request) {
-		director(r)
-		r.Host = address
-	}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { // signatures are not looked at; the host names the bucket
+		r.SetURL(&url.URL{Scheme: "http", Host: address})
+	}}
 	s.http = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch status := s.status.Load(); status {
 		case 0:

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -18,11 +19,7 @@ func hasRow(c *event.Change) bool { return c.Type != event.Watermark }
 
 // isVersion reports whether no other change brings the version of its object: its ID has nothing else.
 func isVersion(c *event.Change) bool {
-	switch c.Type {
-	case event.Added, event.Updated, event.Deleted, event.Attributed:
-		return c.Pass == ""
-	}
-	return false
+	return c.Pass == "" && slices.Contains([]event.Type{event.Added, event.Updated, event.Deleted, event.Attributed}, c.Type)
 }
 
 // newRow makes the row of a change, and refers to its memory.
