@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -275,6 +276,7 @@ is a warning.`,
 			return exit.With(exit.Usage, fmt.Errorf("--until: expected a moment after --from %s, found %s", moments[1], moments[2]))
 		}
 		f := historyFlags{dir: *dir}
+		debug.SetGCPercent(gcPercentOfServe)
 		return f.ask(cmd, nil, func(ctx context.Context, h *history.History, _ history.Scope) error {
 			return serveHistory(ctx, cmd, h, moments, *speed, *file)
 		})
@@ -326,6 +328,9 @@ bucket stops, or takes it back: then repeat the command, which goes on.`,
 	}
 	return cmd
 }
+
+// gcPercentOfServe keeps a replay, which reads and drops objects all the time, near the memory of what is alive.
+const gcPercentOfServe = 30
 
 // maxSpeed passes a year in half a minute.
 const maxSpeed = 1_000_000

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -506,6 +507,9 @@ func (s *podStatus) gates() string {
 // value is a value of an object as JSON; nil where there is none. Cells need few of an object's values, which are found many
 // times faster than the object is decoded.
 type value []byte
+
+// valueOf returns the value of a text, in its memory.
+func valueOf(text string) value { return unsafe.Slice(unsafe.StringData(text), len(text)) }
 
 // get returns the value at a path of members.
 func (v value) get(path string) value {

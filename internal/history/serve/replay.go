@@ -172,7 +172,9 @@ func (s *State) play(ctx context.Context, all iter.Seq2[[]history.Step, error], 
 		for len(steps) > 0 && p.wait(ctx, steps[0].Time) {
 			now := p.now()
 			due := max(1, sort.Search(len(steps), func(i int) bool { return steps[i].Time.After(now) }))
-			s, steps = s.follow(steps[:due], p), steps[due:]
+			s = s.follow(steps[:due], p)
+			clear(steps[:due]) // what was replaced since is no longer held
+			steps = steps[due:]
 		}
 	}
 	if ctx.Err() == nil {
@@ -282,7 +284,7 @@ func (t *objects) applyState(row *store.Row, was *object) {
 			t.Version = row.Version
 			t.cut()
 		}
-		t.replace(was, newObject(row), row.ResourceVersion)
+		t.replace(was, newObject(row, valueOf(row.Object)), row.ResourceVersion)
 	}
 }
 

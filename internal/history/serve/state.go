@@ -57,8 +57,9 @@ type object struct {
 	sequence                 int64 // of the newest row; of replays alone
 }
 
-func newObject(row *store.Row) *object {
-	o := &object{namespace: row.Namespace, name: row.Name, version: row.ResourceVersion, raw: value(row.Object), sequence: row.Sequence}
+// newObject returns the object of a row, with its text, which it keeps.
+func newObject(row *store.Row, raw value) *object {
+	o := &object{namespace: row.Namespace, name: row.Name, version: row.ResourceVersion, raw: raw, sequence: row.Sequence}
 	o.metadata = o.raw.member("metadata")
 	return o
 }
@@ -156,7 +157,7 @@ func (l *loaded) add(row *store.Row) {
 	if row.Sequence >= l.last.Sequence {
 		l.last = row.Facts
 	}
-	t.all = append(t.all, newObject(row))
+	t.all = append(t.all, newObject(row, value(row.Object)))
 }
 
 // addType adds a type with its objects, if there are any. position is the version of its lists, as far as it is not that of
