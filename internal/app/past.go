@@ -25,7 +25,9 @@ const (
 // recordForgottenPast makes each resource begin with a gap record if the journal is empty while the lanes of a sink end with
 // records of the cluster: what happened in between is lost. A destination that does not answer shows no past. // I5
 func recordForgottenPast(ctx context.Context, cfg *config.Config, j *journal.Journal, log *slog.Logger) error {
-	if known, err := j.Resources(); err != nil || j.Newest() > 0 || len(known) > 0 {
+	known, err := j.Resources()
+	lost, failed := j.ResetReason() // of a take-over, which knows why
+	if err = errors.Join(err, failed); err != nil || j.Newest() > 0 || len(known) > 0 || lost != "" {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, pastTimeout)

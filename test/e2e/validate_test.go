@@ -33,13 +33,6 @@ func TestChecklistReportsWhatIsWrong(t *testing.T) {
 			return ""
 		})
 	}
-	s.awaitSaid(func() string {
-		offered := s.ask("__complete", "tap", "--kubeconfig", s.controlPlane.Kubeconfig(), "--select", "")
-		if !strings.Contains(offered, "\nconfigmaps\n") || !strings.Contains(offered, "\ndeployments.apps\n") {
-			return "the shell is offered\n" + offered
-		}
-		return ""
-	})
 	topic := s.name + ".configmaps"
 	checklist(0, "[+]cluster at ", "[+]resources[0]: 2 selections", "[!]sink/kafka/"+topic+" does not exist yet", "[!]sink/nats does not exist yet")
 	s.must(s.exporter.Start(t.Context()))
