@@ -317,6 +317,16 @@ func (l *listing) readVersion(row *history.Facts) string {
 	return read
 }
 
+// gapsBefore returns how many gaps a row of the resource stands behind.
+func (l *listing) gapsBefore(sequence int64) (n int) {
+	for _, f := range l.floors {
+		if f.until == 0 && f.sequence < sequence {
+			n++
+		}
+	}
+	return n
+}
+
 // lacks reports whether a whole list up to a version shows that an object does not exist: it was last read before the list
 // began. later are the sequences of rows of it above the version.
 func (l *listing) lacks(row *history.Row, later []int64, version string) bool {
@@ -332,6 +342,12 @@ func (l *listing) lacks(row *history.Row, later []int64, version string) bool {
 func isHigher(a, b string) bool {
 	order, ordered := resourceversion.Compare(a, b)
 	return ordered && order > 0 || b == "" && a != ""
+}
+
+// compareVersions orders versions; those without an order are equal.
+func compareVersions(a, b string) int {
+	order, _ := resourceversion.Compare(a, b)
+	return order
 }
 
 func highest(a, b string) string {

@@ -26,6 +26,8 @@ type world struct {
 	written map[history.Key]truth // what the rows say exists
 	lost    []lostHistory
 	rows    []history.Row
+	lags    bool          // rows are read some at a time and written by object, with times that are bounds
+	read    []history.Row // and not yet written
 }
 
 // truth is a version of an object.
@@ -132,18 +134,35 @@ func (w *world) observe(r event.Resource, v truth) {
 	row := w.stateRow(kind, r, v)
 	row.ChangedAt, row.NotBefore = v.at.Truncate(time.Microsecond), v.at.Add(-time.Second).Truncate(time.Microsecond)
 	w.now = w.now.Add(time.Millisecond)
-	w.write(row)
+	w.read = append(w.read, row)
 	if delete(w.written, v.key); !v.deleted {
 		w.written[v.key] = v
 	}
 	if w.rnd.IntN(3) == 0 {
 		about := w.stateRow("attributed", r, v)
 		about.Object, about.User, about.Attribution = "", "alice", event.Exact
-		w.write(about)
+		w.read = append(w.read, about)
 	}
 	if w.rnd.IntN(8) == 0 { // a replay of the past
-		w.write(w.stateRow("replayed", r, w.truth[w.rnd.IntN(len(w.truth))]))
+		w.read = append(w.read, w.stateRow("replayed", r, w.truth[w.rnd.IntN(len(w.truth))]))
 	}
+	if !w.lags || w.rnd.IntN(6) == 0 {
+		w.writeRead()
+	}
+}
+
+// writeRead writes what was read.
+func (w *world) writeRead() {
+	if w.lags {
+		slices.SortStableFunc(w.read, func(a, b history.Row) int { return a.Key().Compare(b.Key()) })
+	}
+	for _, row := range w.read {
+		if w.lags && !row.ChangedAt.IsZero() && w.rnd.IntN(2) == 0 {
+			row.ChangedAt = row.ChangedAt.Add(time.Duration(w.rnd.Int64N(int64(w.now.Sub(row.ChangedAt))))).Truncate(time.Microsecond)
+		}
+		w.write(row)
+	}
+	w.read = nil
 }
 
 func (w *world) control(r event.Resource, kind string, position int) {
@@ -241,7 +260,11 @@ func (w *world) run(steps int, losses bool) {
 	}
 	for range steps {
 		r := resources[w.rnd.IntN(len(resources))]
-		switch n := w.rnd.IntN(60); {
+		n := w.rnd.IntN(60)
+		if n < 4 {
+			w.writeRead()
+		}
+		switch {
 		case losses && n < 2:
 			w.lose(r, n == 0)
 		case n == 2: // for a sink that asks for it
@@ -254,6 +277,7 @@ func (w *world) run(steps int, losses bool) {
 			w.observe(r, w.change(r))
 		}
 	}
+	w.writeRead()
 	w.flush()
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"iter"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -17,8 +18,8 @@ const replayBytes = 32 << 20
 // replayed are the types of the rows that a replay has.
 var replayed = []string{"added", "updated", "deleted", history.Left, "snapshot", "sync", "snapshot.end"}
 
-// listedTypes are those of rows that lists bring.
-var listedTypes = []string{"snapshot", "sync"}
+// oldTypes are those of rows about an object that has not changed.
+var oldTypes = []string{history.Left, "snapshot", "sync"}
 
 // Step is what happens next in a replay: a row, without Changed, or a change of what is known.
 type Step struct {
@@ -49,9 +50,11 @@ func Positions(ctx context.Context, h *History, m Moment) (all map[string]string
 }
 
 // Replay passes what happened in a cluster ("" for all) after a moment and up to another one: some steps at a time, which
-// the caller may keep. The rows of a resource come in the order of the stream, which is that of its versions: each at its
-// time, or earlier if a later row of the resource is of an earlier time, as that of a change is only known as a bound.
-// doubt is that of the first moment, whose Time is set in any case; the last step has the doubt of the last one.
+// the caller may keep. The rows of a resource come in the order of its versions, which is that of the stream for an object
+// only: each at its time, or earlier if a higher version is of an earlier time, as that of a change is only known as a
+// bound. So behind the steps of a time the state of a resource is that of its highest version. In a gap, a row of an object
+// may come after one with a higher sequence: the caller leaves it out. doubt is that of the first moment, whose Time is set
+// in any case; the last step has the doubt of the last one.
 func Replay(ctx context.Context, h *History, cluster string, doubt Doubt, from, to Moment) iter.Seq2[[]Step, error] {
 	return func(yield func([]Step, error) bool) {
 		r := replay{History: h, match: history.Match{Cluster: cluster}, from: from, to: to, now: from.Time, resources: map[history.Key]*listing{}}
@@ -98,11 +101,14 @@ type replay struct {
 
 // upcoming is a row that a replay will have.
 type upcoming struct {
-	of       *listing // of its resource
-	sequence int64
-	version  string
-	time, at time.Time // its own, and when it comes
-	isListed bool      // in a version that may be older than those of rows before it
+	of              *listing // of its resource
+	sequence        int64
+	version, read   string    // the one of its change, or a later one, and the one at which it was read
+	time, notBefore time.Time // its own
+	at              time.Time // when it comes
+	isOld           bool      // its version may be older than what was read before it
+	isEnd           bool      // the object exists no longer, or is no longer selected
+	gaps            int       // of the resource before it: versions behind a gap may be lower
 }
 
 // includes reports whether a row that was read at a version is of what was before or at the moment.
@@ -134,9 +140,15 @@ func (r *replay) readControl(ctx context.Context) error {
 				return err
 			}
 		}
+		isAhead := r.from.Version != "" && (u.ToVersion == "" || isHigher(u.ToVersion, r.from.Version))
+		if isAhead && (u.covers(r.from) || !u.From.After(r.now)) { // by version it ends later, whatever the times are
+			if u.From = r.now.Add(-time.Microsecond); !u.To.IsZero() && !u.To.After(r.now) {
+				u.To = r.now.Add(time.Microsecond)
+			}
+		}
 		r.unknown, r.changes = append(r.unknown, u), append(r.changes, u.From.Add(time.Microsecond), u.To)
 	}
-	r.changes = slices.DeleteFunc(r.changes, func(t time.Time) bool { return !t.After(r.now) })
+	r.changes = slices.DeleteFunc(r.changes, func(t time.Time) bool { return t.Before(r.now) })
 	return nil
 }
 
@@ -190,7 +202,9 @@ func (r *replay) scan(ctx context.Context) (more bool, err error) {
 		case r.from.includes(&row.Facts, l.readVersion(&row.Facts)):
 			r.pending = r.pending[:start]
 		case r.to.includes(&row.Facts, row.ResourceVersion):
-			r.pending = append(r.pending, upcoming{l, row.Sequence, row.ResourceVersion, row.Time(), row.Time(), slices.Contains(listedTypes, row.Type)})
+			r.pending = append(r.pending, upcoming{of: l, sequence: row.Sequence, version: row.ResourceVersion, read: l.readVersion(&row.Facts),
+				time: row.Time(), notBefore: row.NotBefore, at: row.Time(), isOld: slices.Contains(oldTypes, row.Type),
+				isEnd: row.IsEnd(), gaps: l.gapsBefore(row.Sequence)})
 		}
 		if u := uncertainUntil(row); u != nil && u.until.After(r.from.Time) {
 			r.uncertain, r.changes = append(r.uncertain, u), append(r.changes, u.until)
@@ -204,20 +218,16 @@ func (r *replay) scan(ctx context.Context) (more bool, err error) {
 
 // takeReady returns the rows that come before all those of files that were not scanned, in their order.
 func (r *replay) takeReady() []upcoming {
-	slices.SortFunc(r.pending, func(a, b upcoming) int { return cmp.Or(a.of.of.Compare(b.of.of), cmp.Compare(a.sequence, b.sequence)) })
-	var next upcoming
-	for i := range slices.Backward(r.pending) {
-		u := &r.pending[i]
-		if next.of == u.of && isHigher(next.version, u.version) && next.at.Before(u.at) {
-			u.at = next.at
-		}
-		if !u.isListed {
-			next = *u
+	sortAsRead(r.pending)
+	hasten(r.pending)
+	slices.SortStableFunc(r.pending, func(a, b upcoming) int { return a.at.Compare(b.at) })
+	n, files := len(r.pending), r.snapshot.Manifest.Files
+	if r.files < len(files) { // the next one begins with what was read together with the end of the last one
+		if i := slices.IndexFunc(r.pending, func(u upcoming) bool { return u.sequence >= files[r.files-1].FirstSequence }); i >= 0 {
+			n = i
 		}
 	}
-	slices.SortFunc(r.pending, func(a, b upcoming) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.sequence, b.sequence)) })
-	n := len(r.pending)
-	for _, f := range r.snapshot.Manifest.Files[r.files:] {
+	for _, f := range files[r.files:] {
 		before := func(u upcoming, from time.Time) int { return u.at.Compare(from) }
 		i, _ := slices.BinarySearchFunc(r.pending, f.From, before)
 		n = min(n, i)
@@ -225,6 +235,48 @@ func (r *replay) takeReady() []upcoming {
 	ready := r.pending[:n]
 	r.pending = slices.Clone(r.pending[n:])
 	return ready
+}
+
+// sortAsRead sorts rows by resource, and those of one as a reader of its versions would have come upon them. That is the
+// order of the stream for an object only: those that were read together are written by object.
+func sortAsRead(rows []upcoming) {
+	slices.SortFunc(rows, func(a, b upcoming) int { return cmp.Or(a.of.of.Compare(b.of.of), cmp.Compare(a.sequence, b.sequence)) })
+	var before upcoming
+	for i := range rows {
+		u := &rows[i]
+		if u.isOld && u.of == before.of && u.gaps == before.gaps {
+			u.read = highest(u.read, before.read)
+		}
+		if before = *u; u.isEnd { // one that a list found has the version of the object before it
+			u.version = u.read
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b upcoming) int {
+		return cmp.Or(a.of.of.Compare(b.of.of), cmp.Compare(a.gaps, b.gaps), compareVersions(a.read, b.read))
+	})
+}
+
+// hasten has each row come before those of higher versions that were read later, if it can have been made by then.
+func hasten(rows []upcoming) {
+	var later []*upcoming // of a resource: each has a lower version than that before it, and comes earlier
+	for i := range slices.Backward(rows) {
+		u := &rows[i]
+		if len(later) > 0 && later[0].of != u.of {
+			later = later[:0]
+		}
+		n := sort.Search(len(later), func(n int) bool { return !isHigher(later[n].version, u.version) })
+		if n > 0 && later[n-1].at.Before(u.at) && !later[n-1].at.Before(u.notBefore) {
+			u.at = later[n-1].at
+		}
+		if n > 0 && !u.at.Before(later[n-1].at) {
+			continue // a higher version is a bound already
+		}
+		end := n
+		for end < len(later) && !later[end].at.Before(u.at) {
+			end++
+		}
+		later = slices.Replace(later, n, end, u)
+	}
 }
 
 // load returns the steps of the first rows, as many as fit into replayBytes, and how many rows these are.
@@ -278,9 +330,9 @@ func (r *replay) recordLeft(row *history.Row) bool {
 	return true
 }
 
-// appendChanges appends the changes of what is known before a time.
+// appendChanges appends the changes of what is known before a time, and until now.
 func (r *replay) appendChanges(steps []Step, before time.Time) []Step {
-	for len(r.changes) > 0 && r.changes[0].Before(before) {
+	for len(r.changes) > 0 && (r.changes[0].Before(before) || !r.changes[0].After(r.now)) {
 		r.advance(r.changes[0])
 		if r.changes = r.changes[1:]; len(r.changes) == 0 || r.changes[0].After(r.now) {
 			steps = append(steps, r.doubtStep())

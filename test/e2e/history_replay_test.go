@@ -55,7 +55,7 @@ func (s *fixture) replayHistory(dir string, from, until int64, historyAt func(in
 				unknown++
 				why = reason
 			} else if want := stateOf(historyAt(version), r, version); !maps.Equal(got, want) {
-				s.t.Errorf("%s at %d is listed with %d objects, in etcd %d:\n%v\n%v", selection(r), version, len(got), len(want), got, want)
+				s.t.Errorf("%s at %d is listed with %d objects, in etcd %d: %s", selection(r), version, len(got), len(want), mismatches(got, want))
 			}
 			lists[version] = true
 		}
@@ -74,7 +74,7 @@ func (s *fixture) replayHistory(dir string, from, until int64, historyAt func(in
 		}
 		await.Condition(s.t, "the informers", arriveWithin, lookEvery, func() string {
 			if got := stateOfStore(r, stores[r]); !maps.Equal(got, want) {
-				return fmt.Sprintf("%s: %v, want %v", selection(r), got, want)
+				return fmt.Sprintf("%s: %s", selection(r), mismatches(got, want))
 			}
 			if r.Resource != "pods" || hasGap {
 				return ""
@@ -90,6 +90,22 @@ func (s *fixture) replayHistory(dir string, from, until int64, historyAt func(in
 		})
 	}
 	s.must(v.Kill())
+}
+
+// mismatches names the objects that are not the same in two states, with their revisions; 0 where an object does not exist.
+func mismatches(got, want map[bus.Object]int64) string {
+	var all []string
+	for o, revision := range want {
+		if got[o] != revision {
+			all = append(all, fmt.Sprintf("%s/%s: %d instead of %d", o.Namespace, o.Name, got[o], revision))
+		}
+	}
+	for o, revision := range got {
+		if want[o] == 0 {
+			all = append(all, fmt.Sprintf("%s/%s: %d instead of 0", o.Namespace, o.Name, revision))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // stateOfStore returns the revisions of what an informer holds.

@@ -87,7 +87,8 @@ func TestHistoryEqualsThatOfEtcd(t *testing.T) {
 					t.Errorf("%s at %d: the gap is not named: %s", selection(r), at, reason)
 				}
 			case !maps.Equal(got, want) || !maps.Equal(listed, want):
-				t.Errorf("%s at %d has %d objects, %d as it is served, in etcd %d:\n%v\n%v\n%v", selection(r), at, len(got), len(listed), len(want), got, listed, want)
+				t.Errorf("%s at %d has %d objects, %d as it is served, in etcd %d: %s; served: %s", selection(r), at, len(got), len(listed), len(want),
+					mismatches(got, want), mismatches(listed, want))
 			default:
 				known++
 			}
