@@ -29,7 +29,7 @@ type connector struct {
 
 var errClosed = errors.New("the sink is closed")
 
-// connectedLink returns a link with an established connection. It waits no longer than ackTimeout.
+// connectedLink returns a link with an established connection, see [connection.Link.WaitConnected].
 func (c *connector) connectedLink(ctx context.Context) (*connection.Link, error) {
 	l, err := c.currentLink()
 	if err != nil {

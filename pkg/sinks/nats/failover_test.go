@@ -580,15 +580,6 @@ func TestAFenceIsNoOtherWriterForAnExporterWithoutState(t *testing.T) {
 	}
 	mustPublish(t, before, newPod("web", 1))
 	state := before.State(0)
-	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "K8S")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := stream.CachedInfo().Config
-	config.Subjects = append(config.Subjects, cfg.fencePrefix()+">")
-	if _, err := connectClient(t, server.URL()).UpdateStream(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
 	startFencedPublisher(t, cfg, "one")
 	s := openSink(t, cfg, discardLog)
 	if err := s.RestoreState(state, offsets.Load(), func(context.Context) error { return nil }); err != nil {

@@ -134,12 +134,17 @@ func TestAMessageCarriesTheDocumentedHeaders(t *testing.T) {
 	}
 }
 
+// TestTheStreamIsCreatedAsConfigured by whatever looks for it first, and it can be fenced.
 func TestTheStreamIsCreatedAsConfigured(t *testing.T) {
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
 	cfg.Create = Create{Enabled: true, MaxAge: time.Hour, MaxBytes: 1 << 20}
-	if err := openSink(t, cfg, discardLog).Ping(t.Context()); err != nil {
+	s := openSink(t, cfg, discardLog)
+	if err := s.Ping(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := s.Fence(t.Context(), sinks.Claim{Group: "group", Sink: "bus", Elected: true}, nil); err != nil {
+		t.Error(err)
 	}
 	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "K8S")
 	if err != nil {
@@ -147,7 +152,8 @@ func TestTheStreamIsCreatedAsConfigured(t *testing.T) {
 	}
 	got := stream.CachedInfo().Config
 	if got.Discard != jetstream.DiscardNew || got.Storage != jetstream.FileStorage || got.Duplicates != 2*time.Minute ||
-		got.MaxAge != time.Hour || !got.AllowBatchPublish || got.MaxBytes != 1<<20 || got.Replicas != 1 || len(got.Subjects) != 1 || got.Subjects[0] != "k8s.*.*.*.*.*" {
+		got.MaxAge != time.Hour || !got.AllowBatchPublish || got.MaxBytes != 1<<20 || got.Replicas != 1 ||
+		!slices.Equal(got.Subjects, []string{"k8s.*.*.*.*.*", "kubecdc.fence.K8S.>"}) {
 		t.Errorf("created %+v", got)
 	}
 }
@@ -253,7 +259,7 @@ func TestMessagesGoToTheSubjectsTheyAreRoutedTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := stream.CachedInfo().Config.Subjects, []string{"k8s.*.*.*.*.*", "audit.*.*"}; !slices.Equal(got, want) {
+	if got, want := stream.CachedInfo().Config.Subjects, []string{"k8s.*.*.*.*.*", "audit.*.*", "kubecdc.fence.K8S.>"}; !slices.Equal(got, want) {
 		t.Errorf("the stream takes %q, want %q", got, want)
 	}
 }

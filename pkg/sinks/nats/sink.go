@@ -247,7 +247,6 @@ func (s *Sink) verifiedLink(ctx context.Context) (*connection.Link, error) {
 
 // Fence implements [sinks.Fenced].
 func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane) (map[sinks.Lane]error, error) {
-	s.verifier.fenced.Store(true)
 	l, err := s.verifiedLink(ctx)
 	if err != nil {
 		return nil, err

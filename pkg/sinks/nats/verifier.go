@@ -92,7 +92,6 @@ type streamVerifier struct {
 	routedPatterns []string // those that cover the templates of routes
 	features       *streamFeatures
 	warnings       *warnings
-	fenced         atomic.Bool // Fence was called: a new stream gets the subject of the fence
 	lastLook       atomic.Pointer[time.Time]
 	lock           chan struct{} // capacity 1; held during a look-up, so that the other callers wait for its result
 
@@ -216,10 +215,8 @@ func (v *streamVerifier) newStreamConfig(batches bool) jetstream.StreamConfig {
 	for _, pattern := range v.routedPatterns {
 		config.Subjects = addSubject(config.Subjects, pattern)
 	}
-	if v.fenced.Load() {
-		config.Subjects = addSubject(config.Subjects, v.cfg.fencePrefix()+">")
-		config.AllowMsgTTL = config.AllowMsgTTL || batches // the fence must outlast max_age
-	}
+	config.Subjects = addSubject(config.Subjects, v.cfg.fencePrefix()+">") // a replicated state needs it, today or later
+	config.AllowMsgTTL = config.AllowMsgTTL || batches                     // the fence must outlast max_age
 	return config
 }
 

@@ -156,7 +156,11 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 func requireConnected(t *testing.T, url string, within time.Duration) {
 	t.Helper()
 	l := Dial(optionsFor(url, within), new(Outage))
-	if err := l.WaitConnected(t.Context()); err != nil {
+	err := l.WaitConnected(t.Context())
+	for end := time.Now().Add(within); err != nil && time.Now().Before(end); {
+		err = l.WaitConnected(t.Context())
+	}
+	if err != nil {
 		t.Error(err)
 	}
 	if err := l.Close(t.Context()); err != nil {

@@ -22,11 +22,15 @@ const (
 	UnavailablePause = 250 * time.Millisecond
 	// retryInterval is the time after which a request is repeated, because its answer may be lost with the stream's leader.
 	retryInterval = time.Second
+	// maxConnectWait bounds the wait for a connection, which goes on to be tried. It is shorter than what counts as an answer
+	// that does not come: there is nobody to answer.
+	maxConnectWait = 3 * time.Second
 )
 
-// WaitConnected returns nil once the link is connected, or a [sinks.UnavailableError] after the timeout of the link.
+// WaitConnected returns nil once the link is connected, or a [sinks.UnavailableError] after maxConnectWait, or the timeout
+// of the link if that is shorter.
 func (l *Link) WaitConnected(ctx context.Context) error {
-	bounded, cancel := context.WithTimeout(ctx, l.opts.Timeout)
+	bounded, cancel := context.WithTimeout(ctx, min(l.opts.Timeout, maxConnectWait))
 	defer cancel()
 	if err := l.awaitConnected(bounded); err != nil {
 		return l.notConnectedError(ctx, err)
