@@ -116,19 +116,23 @@ func sayDoubt(w io.Writer, doubt history.Doubt) error {
 
 func historyLogCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "log [TYPE[/NAME] | TYPE NAME] [-n NAMESPACE] [--since MOMENT] [--until MOMENT] [--by USER] [--path PATH] [-o table|json|yaml] [-f]",
+		Use:   "log [TYPE[/NAME] | TYPE NAME] [-n NAMESPACE] [--since MOMENT] [--until MOMENT] [--by USER] [--path PATH] [-o table|json|yaml|audit] [-f]",
 		Short: "Show what changed, when, by whom, from what to what",
 		Long: `Show what changed, when, by whom, from what to what: a line for each change, oldest
-first, and gaps in their place. -o json has all changed paths of a change.
+first, and gaps in their place. -o json has all changed paths of a change. -o audit is
+the audit log of an API server for programs that read these, such as Kubernetes History
+Inspector: an event of audit.k8s.io/v1 for each change, with the object as it then was.
+Gaps are on standard error then.
 
 With -f it goes on with what is written from then on. An author that comes later than
 its change has a line of its own then.`,
 		Example: `  exporter history log -n shop --since 30m
   exporter history log deploy/web --path spec.replicas
-  exporter history log --by alice --since 2026-01-02 -o json`,
+  exporter history log --by alice --since 2026-01-02 -o json
+  exporter history log -n shop --since 2h -o audit > audit.jsonl`,
 		Args: cobra.MaximumNArgs(2),
 	}
-	f := addHistoryFlags(cmd, history.Table, history.JSON, history.YAML)
+	f := addHistoryFlags(cmd, history.Table, history.JSON, history.YAML, history.Audit)
 	since, until := momentFlag(cmd, "since", "only changes from this moment on"), momentFlag(cmd, "until", "only changes up to this moment")
 	by := cmd.Flags().String("by", "", `only changes of this user or field manager; "*" stands for any text but "/"`)
 	path := cmd.Flags().String("path", "", "only changes of this field, or of what is in it: spec.replicas")
@@ -139,8 +143,8 @@ its change has a line of its own then.`,
 			return err
 		}
 		return f.ask(cmd, args, func(ctx context.Context, h *history.History, s history.Scope) error {
-			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output.value}
-			o := history.LogOptions{Scope: s, Since: moments[0], Until: moments[1], By: *by, Path: *path}
+			p := history.Printer{Out: cmd.OutOrStdout(), Format: f.output.value, Beside: cmd.ErrOrStderr()}
+			o := history.LogOptions{Scope: s, Since: moments[0], Until: moments[1], By: *by, Path: *path, Objects: p.Format == history.Audit}
 			if err := h.Log(ctx, o, p.PrintEntry); err != nil || !*follow {
 				return err
 			}

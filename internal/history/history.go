@@ -34,12 +34,21 @@ func Open(where string) (*History, error) {
 	if err != nil {
 		return nil, exit.With(exit.Usage, fmt.Errorf("--dir: %w", err))
 	}
-	s, err := history.Open(in)
+	h, err := OpenStore(in)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; 'exporter run --history %s' writes one, and --dir names another place", err, where)
 	}
 	if err != nil {
 		return nil, exit.With(exit.Environment, err)
+	}
+	return h, nil
+}
+
+// OpenStore opens the history in a store. The caller closes it. A store without one is fs.ErrNotExist.
+func OpenStore(in history.Store) (*History, error) {
+	s, err := history.Open(in)
+	if err != nil {
+		return nil, err
 	}
 	return &History{s, in}, nil
 }

@@ -36,6 +36,8 @@ type Entry struct {
 	Unknown         *Unknown     `json:"unknown,omitempty"`
 
 	sequence int64
+	object   string // with LogOptions.Objects, of states
+	words    string // of Changed, with LogOptions.brief
 }
 
 // Difference is a place where an object changed. A value that was not there is absent.
@@ -58,10 +60,16 @@ type LogOptions struct {
 	By           string // user or manager, with the wildcards of path.Match; "" for all
 	Path         string // as spec.replicas, or a JSON Pointer; "" for all
 	After        int64  // only rows with a higher sequence
+	Objects      bool   // entries have the object, for the form [Audit]
+
+	brief bool // entries have words in place of differences, which bounds them
 }
 
-// chunkRows is about how many rows are held to sort them by time.
-const chunkRows = 200_000
+// chunkRows is about how many rows are held to sort them by time, and chunkObjects how many with their objects.
+const (
+	chunkRows    = 200_000
+	chunkObjects = 20_000
+)
 
 // authorWithin is how long after a change its author may come.
 const authorWithin = 10 * time.Minute
@@ -77,14 +85,14 @@ func (h *History) Log(ctx context.Context, o LogOptions, pass func(*Entry) error
 		to = endOfTime
 	}
 	for _, end := range h.chunkEnds(o, from, to) {
-		entries, err := h.logChunk(ctx, o, from, end)
-		if err != nil {
+		var entries []*Entry
+		if err := h.eachChange(ctx, o, from, end, func(e *Entry) { entries = append(entries, e) }); err != nil {
 			return err
 		}
 		for len(gaps) > 0 && !gaps[0].Time.After(end) {
 			entries, gaps = append(entries, gaps[0]), gaps[1:]
 		}
-		slices.SortStableFunc(entries, func(a, b *Entry) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.sequence, b.sequence)) })
+		slices.SortStableFunc(entries, (*Entry).compare)
 		for _, e := range entries {
 			if err := pass(e); err != nil {
 				return err
@@ -95,10 +103,53 @@ func (h *History) Log(ctx context.Context, o LogOptions, pass func(*Entry) error
 	return nil
 }
 
+// compare orders entries by time. What a list lacked went with its end.
+func (e *Entry) compare(o *Entry) int {
+	return cmp.Or(e.Time.Compare(o.Time), cmp.Compare(e.sequence, o.sequence), cmp.Compare(e.Namespace, o.Namespace), cmp.Compare(e.Name, o.Name))
+}
+
+// Timeline returns the newest entries of a log in words, at most so many and the newest first, and how many older ones there
+// are. However much has happened, it holds little: neither objects nor differences. It does not look at Path of the options.
+func (h *History) Timeline(ctx context.Context, o LogOptions, most int) (lines []Line, older int, err error) {
+	gaps, err := h.logGaps(ctx, o)
+	if err != nil {
+		return nil, 0, err
+	}
+	o.brief, o.Path = true, ""
+	var newest []*Entry
+	keepNewest := func(n int) {
+		slices.SortStableFunc(newest, func(a, b *Entry) int { return b.compare(a) })
+		n = min(n, len(newest))
+		older += len(newest) - n
+		clear(newest[n:])
+		newest = newest[:n]
+	}
+	add := func(e *Entry) {
+		if newest = append(newest, e); len(newest) >= 2*most {
+			keepNewest(most)
+		}
+	}
+	for _, e := range gaps {
+		add(e)
+	}
+	until := cmp.Or(o.Until.Time, endOfTime)
+	if err := h.eachChange(ctx, o, o.Since.Time, until, add); err != nil {
+		return nil, 0, err
+	}
+	keepNewest(most)
+	for _, e := range newest {
+		lines = append(lines, e.inWords())
+	}
+	return lines, older, nil
+}
+
 // chunkEnds divides an interval, so that each part has some chunkRows rows.
 func (h *History) chunkEnds(o LogOptions, from, to time.Time) (ends []time.Time) {
 	if o.Name == "" && o.After == 0 {
-		rows := int64(0)
+		rows, chunkRows := int64(0), int64(chunkRows)
+		if o.Objects {
+			chunkRows = chunkObjects
+		}
 		for _, f := range h.snapshot.Manifest.Files {
 			if f.To.Before(from) || f.From.After(to) {
 				continue
@@ -160,26 +211,28 @@ func (o *LogOptions) has(e *Entry) bool {
 	return true
 }
 
-// logChunk returns the changes between two times.
-func (h *History) logChunk(ctx context.Context, o LogOptions, from, to time.Time) (all []*Entry, err error) {
+// eachChange passes the changes between two times, by object.
+func (h *History) eachChange(ctx context.Context, o LogOptions, from, to time.Time, pass func(*Entry)) error {
 	for _, match := range o.matches() {
-		r := logReader{single: o.Name != "" && o.After == 0, after: o.After}
-		q := history.Query{Match: match, After: o.After, WithoutObjects: !r.single}
+		r := logReader{single: o.Name != "" && o.After == 0, after: o.After, objects: o.Objects, brief: o.brief}
+		r.pass = func(e *Entry) {
+			if e.sequence > o.After && !e.Time.Before(from) && !e.Time.After(to) && o.has(e) && o.isBy(e) && o.isAt(e) {
+				pass(e)
+			}
+		}
+		q := history.Query{Match: match, After: o.After, WithoutObjects: !r.single && !o.Objects}
 		if !r.single {
 			q.From, q.To = from, to.Add(authorWithin)
 		}
 		for row, err := range h.snapshot.Rows(ctx, q) {
 			if err != nil {
-				return nil, err
+				return err
 			}
 			r.addRow(row)
 		}
 		r.endObject()
-		all = append(all, r.entries...)
 	}
-	return slices.DeleteFunc(all, func(e *Entry) bool {
-		return e.sequence <= o.After || e.Time.Before(from) || e.Time.After(to) || !o.has(e) || !o.isBy(e) || !o.isAt(e)
-	}), nil
+	return nil
 }
 
 func (o *LogOptions) isBy(e *Entry) bool {
@@ -218,18 +271,26 @@ func isBelow(path, above string) bool {
 type logReader struct {
 	single  bool  // rows have objects, and all of the object are there
 	after   int64 // entries up to this sequence were passed before
+	objects bool  // entries have them, and are what happened, in its order: without replays of the past
+	brief   bool  // see LogOptions
+	pass    func(*Entry)
 	listing listing
-	entries []*Entry
 	key     history.Key
-	first   int          // entry of the current object
+	entries []*Entry     // of the current object
 	last    *history.Row // state of the current object, or nil
 }
+
+// Bounds of entries with LogOptions.brief.
+const (
+	briefEntries = 20_000 // of an object, until its oldest ones are passed
+	briefWords   = 2000   // characters, of an entry
+)
 
 func (r *logReader) addRow(row *history.Row) {
 	if key := row.Key(); key != r.key {
 		r.endObject()
 		r.listing.enter(key)
-		r.key, r.first, r.last = key, len(r.entries), nil
+		r.key = key
 	}
 	switch {
 	case row.Name == "":
@@ -241,8 +302,8 @@ func (r *logReader) addRow(row *history.Row) {
 		r.attribute(&row.Facts)
 	case row.IsState():
 		r.addState(row)
-	case row.Type == "replayed" && !slices.ContainsFunc(r.entries[r.first:], isOf(&row.Facts)):
-		r.entries = append(r.entries, r.newEntry(row, "updated"))
+	case row.Type == "replayed" && !r.objects && !slices.ContainsFunc(r.entries, isOf(&row.Facts)):
+		r.addEntry(r.newEntry(row, "updated"))
 	}
 }
 
@@ -253,14 +314,14 @@ func isOf(row *history.Facts) func(*Entry) bool {
 
 func (r *logReader) attribute(row *history.Facts) {
 	is, isNew := isOf(row), false
-	for _, e := range r.entries[r.first:] {
+	for _, e := range r.entries {
 		if is(e) {
 			e.User, e.Certainty = row.User, row.Attribution
 			isNew = isNew || e.sequence > r.after
 		}
 	}
 	if r.after > 0 && !isNew {
-		r.entries = append(r.entries, r.newEntry(&history.Row{Facts: *row}, row.Type))
+		r.addEntry(r.newEntry(&history.Row{Facts: *row}, row.Type))
 	}
 }
 
@@ -270,18 +331,44 @@ func (r *logReader) addState(row *history.Row) {
 		kind = found
 	}
 	known := r.last != nil && !r.last.IsEnd() && r.last.UID == row.UID && r.last.ResourceVersion == row.ResourceVersion
-	if kind != found || !known && (r.last != nil || r.single) {
+	if kind != found || !known && (r.last != nil || r.single || r.objects) {
 		e := r.newEntry(row, kind)
 		if r.single && len(e.Changed) == 0 && r.last != nil && r.last.Object != "" && row.Object != "" && kind != "added" {
 			e.Changed = between(r.last.Object, row.Object)
 		}
-		r.entries = append(r.entries, e)
+		r.addEntry(e)
 	}
 	r.last = keepRow(row)
 }
 
-// endObject adds that the current object was deleted while nothing watched, if a whole list says so.
+// addEntry adds an entry of the current object.
+func (r *logReader) addEntry(e *Entry) {
+	if r.brief {
+		e.words, e.Changed = field.Truncate(describeChanges(e.Changed, briefChanges), briefWords), nil
+		if len(r.entries) == briefEntries {
+			r.passEntries(briefEntries / 2)
+		}
+	}
+	r.entries = append(r.entries, e)
+}
+
+// passEntries passes the first entries, to which no author will come.
+func (r *logReader) passEntries(n int) {
+	for _, e := range r.entries[:n] {
+		r.pass(e)
+	}
+	r.entries = slices.Delete(r.entries, 0, n)
+}
+
+// endObject passes the entries of the current object.
 func (r *logReader) endObject() {
+	r.addMissing()
+	r.passEntries(len(r.entries))
+	r.last = nil
+}
+
+// addMissing adds that the current object was deleted while nothing watched, if a whole list says so.
+func (r *logReader) addMissing() {
 	if r.last == nil || r.last.IsEnd() || r.key.Name == "" {
 		return
 	}
@@ -289,8 +376,8 @@ func (r *logReader) endObject() {
 		if one := (&listing{whole: []wholeList{w}}); one.lacks(r.last, nil, w.position) {
 			e := r.newEntry(r.last, missing)
 			e.NotBefore, e.Time, e.ResourceVersion, e.sequence = r.last.Time(), w.at, w.position, w.end
-			e.User, e.Manager, e.Certainty, e.Changed = "", "", "", nil
-			r.entries = append(r.entries, e)
+			e.User, e.Manager, e.Certainty, e.Changed, e.object = "", "", "", nil, ""
+			r.addEntry(e)
 			return
 		}
 	}
@@ -300,6 +387,9 @@ func (r *logReader) newEntry(row *history.Row, kind string) *Entry {
 	e := &Entry{Time: row.Time(), NotBefore: row.NotBefore, Type: kind, Cluster: row.Cluster, Group: row.Group, Version: row.Version,
 		Resource: row.Resource, Kind: row.Kind, Namespace: row.Namespace, Name: row.Name, UID: row.UID, ResourceVersion: row.ResourceVersion,
 		User: row.User, Certainty: row.Attribution, Manager: row.Manager, sequence: row.Sequence}
+	if r.objects {
+		e.object = strings.Clone(row.Object)
+	}
 	for _, d := range row.Changed {
 		if !field.IsBookkeeping(d.Path) {
 			e.Changed = append(e.Changed, Difference{d.Path, json.RawMessage(d.From), json.RawMessage(d.To)})
@@ -314,7 +404,7 @@ func (r *logReader) addAttributionGap(row *history.Row) {
 	u.From, _ = time.Parse(time.RFC3339, row.GapFrom)
 	u.To, _ = time.Parse(time.RFC3339, row.GapTo)
 	e.Unknown = u
-	r.entries = append(r.entries, e)
+	r.addEntry(e)
 }
 
 // between returns the differences between two objects, without what every write changes.

@@ -20,11 +20,13 @@ const (
 	Table = "table" // a line each, for people
 	JSON  = "json"
 	YAML  = "yaml"
-	Name  = "name" // type and name, of objects only
+	Name  = "name"  // type and name, of objects only
+	Audit = "audit" // an audit event of the API server each, of changes only
 )
 
 const (
 	shownChanges = 2  // changed paths on a line
+	briefChanges = 8  // on a page
 	shownValue   = 60 // characters of a value
 )
 
@@ -34,16 +36,21 @@ const noLongerSelected = "no longer selected by the rules, and may exist"
 type Printer struct {
 	Out    io.Writer
 	Format string
-	Single bool // of objects: the only one is printed by itself, not in a list
+	Single bool      // of objects: the only one is printed by itself, not in a list
+	Beside io.Writer // what Audit has no form for, as lines
 
-	Printed int // how many objects were
+	Printed int       // how many objects were
+	last    time.Time // of the last audit event
 }
 
 // PrintEntry writes an entry of a log or of a comparison.
 func (p *Printer) PrintEntry(e *Entry) error {
-	if p.Format == Table {
+	switch p.Format {
+	case Table:
 		_, err := io.WriteString(p.Out, e.line())
 		return err
+	case Audit:
+		return p.printAudit(e)
 	}
 	return p.printValue(e)
 }
@@ -69,48 +76,70 @@ func (p *Printer) printValue(v any) error {
 
 var signs = map[string]string{"added": "+", "updated": "~", "deleted": "-", history.Left: "-", missing: "-", found: "·", "gap": "!", "attribution.gap": "!", "attributed": "·"}
 
+// Line is an entry in words. What comes from the cluster cannot steer a terminal or reorder text.
+type Line struct {
+	Time   string // can be passed back as a moment
+	Sign   string // "!" of what is unknown
+	Object string
+	Author string // "" if there is none
+	User   bool   // the author is authenticated
+	Notes  []string
+	Change string // from what to what
+}
+
 // line writes an entry for people: when, what, the author, from what to what.
-func (e *Entry) line() string {
+func (e *Entry) line() string { return e.inWords().String() }
+
+// String returns a line with its end.
+func (l Line) String() string {
+	parts := []string{l.Time, l.Sign, l.Object}
+	if l.Author != "" {
+		parts = append(parts, " by "+l.Author)
+	}
+	for _, note := range append(l.Notes, l.Change) {
+		if note != "" {
+			parts = append(parts, " "+note)
+		}
+	}
+	return strings.Join(parts, " ") + "\n"
+}
+
+func (e *Entry) inWords() Line {
 	of := history.Key{Group: e.Group, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
-	parts := []string{formatTime(e.Time), signs[e.Type], field.EscapeUnprintable(objectName(&of))}
+	l := Line{Time: formatTime(e.Time), Sign: signs[e.Type], Object: field.EscapeUnprintable(objectName(&of)), Change: e.words}
 	if e.Unknown != nil {
 		_, what, _ := strings.Cut(e.Unknown.String(), ": ")
 		if e.Type == "attribution.gap" {
 			what = "authors " + what
 		}
-		return strings.Join(append(parts, " "+field.EscapeUnprintable(what)), " ") + "\n"
+		l.Notes = []string{field.EscapeUnprintable(what)}
+		return l
 	}
-	if who := e.who(); who != "" {
-		parts = append(parts, " by "+who)
-	}
+	l.Author, l.User = field.EscapeUnprintable(cmp.Or(e.User, e.Manager)), e.User != ""
 	switch e.Type {
 	case missing:
-		parts = append(parts, " gone: deleted after "+formatTime(e.NotBefore))
+		l.Notes = append(l.Notes, "gone: deleted after "+formatTime(e.NotBefore))
 	case found:
-		parts = append(parts, " found by a list")
+		l.Notes = append(l.Notes, "found by a list")
 	case history.Left:
-		parts = append(parts, " "+noLongerSelected)
+		l.Notes = append(l.Notes, noLongerSelected)
 	}
 	if e.Time.Sub(e.NotBefore) >= exactWithin && !e.NotBefore.IsZero() && e.Type != missing {
-		parts = append(parts, " not before "+formatTime(e.NotBefore))
+		l.Notes = append(l.Notes, "not before "+formatTime(e.NotBefore))
 	}
 	if len(e.Changed) > 0 {
-		parts = append(parts, " "+describeChanges(e.Changed))
+		l.Change = describeChanges(e.Changed, shownChanges)
 	}
-	return strings.Join(parts, " ") + "\n"
-}
-
-func (e *Entry) who() string {
-	return field.EscapeUnprintable(cmp.Or(e.User, e.Manager))
+	return l
 }
 
 // describeChanges writes the first changes, those of the spec before those of the status, and how many more there are.
-func describeChanges(all []Difference) string {
+func describeChanges(all []Difference, most int) string {
 	var parts []string
-	for _, d := range all[:min(shownChanges, len(all))] {
+	for _, d := range all[:min(most, len(all))] {
 		parts = append(parts, describeChange(d))
 	}
-	if more := len(all) - shownChanges; more > 0 {
+	if more := len(all) - most; more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(parts, ", ")
