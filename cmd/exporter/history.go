@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ resourceVersion (rv:4711), which is exact where times are known to seconds.
 
 What the history does not know, because it begins later or has a gap, is named on
 standard error, and the exit code is 5.`,
-		historyLogCommand(), historyGetCommand(), historyDiffCommand(), historyBlameCommand(), historyServeCommand(), historyRedactCommand())
+		historyLogCommand(), historyGetCommand(), historyDiffCommand(), historyBlameCommand(), historyServeCommand(), historyRedactCommand(), historyPageCommand())
 }
 
 // historyFlags are the flags that all commands of history have.
@@ -329,6 +330,40 @@ bucket stops, or takes it back: then repeat the command, which goes on.`,
 			}
 		}
 		return nil
+	}
+	return cmd
+}
+
+func historyPageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "page [--config FILE | --dir PLACE]",
+		Short: "Print the address of the timeline on an exporter's status page, with its password",
+		Long: `Print the address of the timeline on the status page of a running exporter, with the
+password of this run. Run it on the machine of the exporter, or in its container, as the
+exporter's user; a browser elsewhere comes by kubectl port-forward.`,
+		Example: `  exporter history page
+  kubectl -n kubecdc exec exporter-0 -- exporter history page --config /etc/kubecdc/config.yaml`,
+		Args: cobra.NoArgs,
+	}
+	path := cmd.Flags().StringP("config", "c", "", "configuration file (YAML) of the exporter")
+	dir := cmd.Flags().String("dir", defaultHistory, "history of an exporter that runs with --history")
+	cmd.MarkFlagsMutuallyExclusive("config", "dir")
+	completeConfig(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		load, of := config.ForHistory, *dir
+		if *path != "" {
+			load, of = config.LoadWithoutSinkFiles, *path
+		}
+		cfg, err := load(of)
+		if err != nil {
+			return err
+		}
+		address, err := os.ReadFile(app.TimelineFile(cfg))
+		if err != nil {
+			return exit.With(exit.Environment, fmt.Errorf("no exporter with a history and a status page runs with this journal: %w", err))
+		}
+		_, err = cmd.OutOrStdout().Write(address)
+		return err
 	}
 	return cmd
 }

@@ -12,7 +12,7 @@
 // so a slow viewer misses changes and delays no other; a viewer that reads nothing is disconnected.
 //
 // The server has no authentication, changes nothing and shows no value of an object, only names, facts of changes, counts
-// and reasons.
+// and reasons. Timelines are the exception: they show values, to clients of this machine with a password.
 package admin
 
 //go:generate go test -run TestMetricsPageIsUpToDate . -update

@@ -29,7 +29,7 @@ func shareOf(part, bound int64) float64 { return float64(min(part, bound)) / flo
 
 // contentSecurityPolicy lets the page load its own two files and nothing else.
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 // deadLettersShown bounds the dead letters of one sink on a page.
 const deadLettersShown = 20
@@ -104,6 +104,11 @@ func (d *pageData) Ends() (sum SinkView) {
 		}
 	}
 	return sum
+}
+
+// HasHistory reports whether there is a sink that timelines are made of.
+func (d *pageData) HasHistory() bool {
+	return slices.ContainsFunc(d.Snapshot.Sinks, func(k SinkStatus) bool { return k.Kind == "history" })
 }
 
 // Loud are the resources to show at once.

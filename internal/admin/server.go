@@ -38,9 +38,11 @@ type Options struct {
 	DeadLetters func(sink string, most int) ([]DeadLetter, error)
 	// Signals serves the paths that signals are taken at. It authenticates every request. nil: there are none.
 	Signals map[string]http.Handler
+	// Timelines answers /history. nil: there is none.
+	Timelines *Timelines
 }
 
-// DefaultListen is loopback only: what the server shows has no authentication.
+// DefaultListen is loopback only: what the server shows has no authentication, but for timelines.
 const DefaultListen = "127.0.0.1:8080"
 
 // memoryInUse adds go_gc_heap_live_bytes: what the last garbage collection found in use. It shows a leak, which
@@ -105,6 +107,9 @@ func New(options Options) *Server {
 	mux.HandleFunc("GET /status.json", c.share(pathKey, s.handleOverview))
 	mux.HandleFunc("GET /events", s.handlePageEvents)
 	mux.HandleFunc("GET /changes", s.handleChanges)
+	if options.Timelines != nil {
+		mux.Handle("GET /history", &timelineHandler{options.Timelines, options.Version, options.Logger, make(chan struct{}, 1)})
+	}
 	for path, handler := range options.Signals {
 		mux.Handle(path, handler)
 	}

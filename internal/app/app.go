@@ -3,6 +3,7 @@ package app
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -47,12 +48,13 @@ type shared struct {
 // app is the process: everything that stays the same under every configuration.
 type app struct {
 	*shared
-	level    *slog.LevelVar // of log
-	secrets  mask
-	failure  *failure // of a task that belongs to no composition
-	reloader *reloader
-	terms    *terms
-	tokens   *signals.TokenGuard // of signals at the admin server
+	level     *slog.LevelVar // of log
+	secrets   mask
+	failure   *failure // of a task that belongs to no composition
+	reloader  *reloader
+	terms     *terms
+	tokens    *signals.TokenGuard // of signals at the admin server
+	timelines *admin.Timelines
 
 	adminTask, configTask, handoverTask, signalTask *task
 }
@@ -101,8 +103,9 @@ func withExitCode(cause, err error) error {
 // openProcess makes everything and starts nothing. Its errors are problems of the environment.
 func (a *app) openProcess(cfg *config.Config) error {
 	a.tokens = signals.NewTokenGuard(func() credentials.Secret { return a.activeConfig().Admin.Signals.Token }, a.log)
+	a.timelines = &admin.Timelines{Ask: a.askTimeline, Password: rand.Text()}
 	a.admin = admin.New(admin.Options{
-		Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log,
+		Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log, Timelines: a.timelines,
 		Signals: map[string]http.Handler{signals.Path: a.tokens.Wrap(signals.NewHTTPHandler(signalHandler{a.terms.current.Load}))},
 	})
 	a.telemetry = telemetry.Start(context.Background(), telemetry.Options{
@@ -128,6 +131,7 @@ func (a *app) startProcessTasks() error {
 		}
 		a.adminTask = startTask("admin", a.admin.Run, a.failure.reportError)
 	}
+	a.offerTimeline(a.activeConfig())
 	if a.membership.election != nil {
 		a.membership.startElection(a.failure.reportError)
 		a.handoverTask = startTask("handover", a.terms.runHandovers, a.failure.reportError)
@@ -152,6 +156,7 @@ func (a *app) stopProcessTasks() {
 	a.handoverTask.stop()
 	a.membership.electionTask.stop() // releases the Lease, if this process holds it
 	a.adminTask.stop()
+	_ = os.Remove(TimelineFile(a.activeConfig())) // there may be none
 }
 
 // closeProcess releases everything that openProcess opened.
@@ -189,6 +194,7 @@ func (a *app) applyConfig(ctx context.Context, cfg *config.Config, accepted func
 	return a.terms.replace(ctx, cfg, func() {
 		a.level.Set(cfg.Log.SlogLevel())
 		logWarnings(a.log, cfg)
+		a.offerTimeline(cfg)
 		accepted()
 	})
 }

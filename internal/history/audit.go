@@ -4,42 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 )
 
 // verbs are those of the requests that make the changes of a log. Another version that a list showed was written somehow.
 var verbs = map[string]string{"added": "create", "updated": "update", found: "update", "deleted": "delete", missing: "delete"}
-
-// auditEvent is what programs read of an Event of audit.k8s.io/v1.
-type auditEvent struct {
-	Kind       string `json:"kind"`
-	APIVersion string `json:"apiVersion"`
-	Level      string `json:"level"`
-	AuditID    string `json:"auditID"`
-	Stage      string `json:"stage"`
-	RequestURI string `json:"requestURI"`
-	Verb       string `json:"verb"`
-	User       struct {
-		Username string `json:"username,omitempty"` // authenticated, or absent
-	} `json:"user"`
-	UserAgent string `json:"userAgent,omitempty"` // the field manager: a client names itself in both
-	ObjectRef struct {
-		Resource        string `json:"resource"`
-		Namespace       string `json:"namespace,omitempty"`
-		Name            string `json:"name"`
-		UID             string `json:"uid,omitempty"`
-		APIGroup        string `json:"apiGroup,omitempty"`
-		APIVersion      string `json:"apiVersion"`
-		ResourceVersion string `json:"resourceVersion,omitempty"`
-	} `json:"objectRef"`
-	ResponseStatus struct {
-		Metadata struct{} `json:"metadata"`
-		Code     int      `json:"code"`
-	} `json:"responseStatus"`
-	ResponseObject json.RawMessage `json:"responseObject,omitempty"` // as written; absent of deletes
-	Received       string          `json:"requestReceivedTimestamp"`
-	Done           string          `json:"stageTimestamp"`
-}
 
 // printAudit writes a change as the API server's audit log has it at the level RequestResponse: a complete request for each.
 // Readers of such logs order them by time alone, so that each has a later one than the one before. What is no request, such
@@ -54,22 +24,27 @@ func (p *Printer) printAudit(e *Entry) error {
 		p.last = e.Time
 	}
 	at := p.last.UTC().Format("2006-01-02T15:04:05.000000Z")
-	a := auditEvent{Kind: "Event", APIVersion: "audit.k8s.io/v1", Level: "RequestResponse", AuditID: fmt.Sprint("kubecdc-", e.sequence),
-		Stage: "ResponseComplete", Verb: verb, UserAgent: e.Manager, Received: at, Done: at, ResponseObject: json.RawMessage(e.object)}
-	a.User.Username, a.ResponseStatus.Code = e.User, 200
-	o := &a.ObjectRef
-	o.APIGroup, o.APIVersion, o.Resource, o.Namespace, o.Name, o.UID, o.ResourceVersion = e.Group, e.Version, e.Resource, e.Namespace, e.Name, e.UID, e.ResourceVersion
-	a.RequestURI = "/apis/" + e.Group + "/" + e.Version
+	uri := "/apis/" + e.Group + "/" + e.Version
 	if e.Group == "" {
-		a.RequestURI = "/api/" + e.Version
+		uri = "/api/" + e.Version
 	}
 	if e.Namespace != "" {
-		a.RequestURI += "/namespaces/" + e.Namespace
+		uri += "/namespaces/" + e.Namespace
 	}
-	if a.RequestURI += "/" + e.Resource; verb == "create" {
-		a.ResponseStatus.Code = 201
-	} else {
-		a.RequestURI += "/" + e.Name
+	ref := map[string]string{"apiGroup": e.Group, "apiVersion": e.Version, "resource": e.Resource, "namespace": e.Namespace, "name": e.Name,
+		"uid": e.UID, "resourceVersion": e.ResourceVersion}
+	user := map[string]string{"username": e.User} // authenticated, or absent
+	for _, m := range []map[string]string{ref, user} {
+		maps.DeleteFunc(m, func(_, value string) bool { return value == "" })
+	}
+	a := map[string]any{
+		"kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "RequestResponse", "auditID": fmt.Sprint("kubecdc-", e.sequence),
+		"stage": "ResponseComplete", "verb": verb, "requestURI": uri + "/" + e.Resource + "/" + e.Name, "user": user, "objectRef": ref,
+		"userAgent":      e.Manager, // a client names itself in both
+		"responseStatus": map[string]any{"metadata": map[string]string{}, "code": 200}, "requestReceivedTimestamp": at, "stageTimestamp": at,
+	}
+	if e.object != "" {
+		a["responseObject"] = json.RawMessage(e.object)
 	}
 	return p.printValue(a)
 }

@@ -36,8 +36,8 @@ type Entry struct {
 	Unknown         *Unknown     `json:"unknown,omitempty"`
 
 	sequence int64
-	object   string // with LogOptions.Objects, of states
-	words    string // of Changed, with LogOptions.brief
+	object   string   // with LogOptions.Objects, of states
+	words    []string // in place of Changed, with LogOptions.brief
 }
 
 // Difference is a place where an object changed. A value that was not there is absent.
@@ -280,11 +280,8 @@ type logReader struct {
 	last    *history.Row // state of the current object, or nil
 }
 
-// Bounds of entries with LogOptions.brief.
-const (
-	briefEntries = 20_000 // of an object, until its oldest ones are passed
-	briefWords   = 2000   // characters, of an entry
-)
+// briefEntries bounds the entries of an object that are held with LogOptions.brief: then its oldest ones are passed.
+const briefEntries = 20_000
 
 func (r *logReader) addRow(row *history.Row) {
 	if key := row.Key(); key != r.key {
@@ -344,7 +341,7 @@ func (r *logReader) addState(row *history.Row) {
 // addEntry adds an entry of the current object.
 func (r *logReader) addEntry(e *Entry) {
 	if r.brief {
-		e.words, e.Changed = field.Truncate(describeChanges(e.Changed, briefChanges), briefWords), nil
+		e.words, e.Changed = describeChanges(e.Changed, briefChanges), nil
 		if len(r.entries) == briefEntries {
 			r.passEntries(briefEntries / 2)
 		}

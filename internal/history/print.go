@@ -28,6 +28,7 @@ const (
 	shownChanges = 2  // changed paths on a line
 	briefChanges = 8  // on a page
 	shownValue   = 60 // characters of a value
+	shownPath    = 400
 )
 
 const noLongerSelected = "no longer selected by the rules, and may exist"
@@ -78,13 +79,13 @@ var signs = map[string]string{"added": "+", "updated": "~", "deleted": "-", hist
 
 // Line is an entry in words. What comes from the cluster cannot steer a terminal or reorder text.
 type Line struct {
-	Time   string // can be passed back as a moment
-	Sign   string // "!" of what is unknown
-	Object string
-	Author string // "" if there is none
-	User   bool   // the author is authenticated
-	Notes  []string
-	Change string // from what to what
+	Time    string // can be passed back as a moment
+	Type    string // that of the entry
+	Object  string
+	Author  string // "" if there is none
+	User    bool   // the author is authenticated
+	Notes   []string
+	Changes []string // from what to what
 }
 
 // line writes an entry for people: when, what, the author, from what to what.
@@ -92,21 +93,19 @@ func (e *Entry) line() string { return e.inWords().String() }
 
 // String returns a line with its end.
 func (l Line) String() string {
-	parts := []string{l.Time, l.Sign, l.Object}
+	parts := []string{l.Time + " " + signs[l.Type] + " " + l.Object}
 	if l.Author != "" {
-		parts = append(parts, " by "+l.Author)
+		parts = append(parts, "by "+l.Author)
 	}
-	for _, note := range append(l.Notes, l.Change) {
-		if note != "" {
-			parts = append(parts, " "+note)
-		}
+	if parts = append(parts, l.Notes...); len(l.Changes) > 0 {
+		parts = append(parts, strings.Join(l.Changes, ", "))
 	}
-	return strings.Join(parts, " ") + "\n"
+	return strings.Join(parts, "  ") + "\n"
 }
 
 func (e *Entry) inWords() Line {
 	of := history.Key{Group: e.Group, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
-	l := Line{Time: formatTime(e.Time), Sign: signs[e.Type], Object: field.EscapeUnprintable(objectName(&of)), Change: e.words}
+	l := Line{Time: formatTime(e.Time), Type: e.Type, Object: field.EscapeUnprintable(objectName(&of)), Changes: e.words}
 	if e.Unknown != nil {
 		_, what, _ := strings.Cut(e.Unknown.String(), ": ")
 		if e.Type == "attribution.gap" {
@@ -128,25 +127,24 @@ func (e *Entry) inWords() Line {
 		l.Notes = append(l.Notes, "not before "+formatTime(e.NotBefore))
 	}
 	if len(e.Changed) > 0 {
-		l.Change = describeChanges(e.Changed, shownChanges)
+		l.Changes = describeChanges(e.Changed, shownChanges)
 	}
 	return l
 }
 
 // describeChanges writes the first changes, those of the spec before those of the status, and how many more there are.
-func describeChanges(all []Difference, most int) string {
-	var parts []string
+func describeChanges(all []Difference, most int) (parts []string) {
 	for _, d := range all[:min(most, len(all))] {
 		parts = append(parts, describeChange(d))
 	}
 	if more := len(all) - most; more > 0 {
 		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
-	return strings.Join(parts, ", ")
+	return parts
 }
 
 func describeChange(d Difference) string {
-	path := field.PathOf(d.Path)
+	path := field.Truncate(field.PathOf(d.Path), shownPath)
 	switch {
 	case len(d.From)+len(d.To) == 0:
 		return path

@@ -91,7 +91,7 @@ func TestABucketThatCannotBeWrittenToIsSaid(t *testing.T) {
 	}
 	mustPublish(t, sink, newMessages(3, 4))
 	mustClose(t, sink)
-	in, err := s.config().store()
+	in, err := s.config().Store()
 	must(t, err)
 	if got := len(readStore(t, in)); got != 4 {
 		t.Errorf("%d rows", got)
@@ -121,7 +121,7 @@ func TestABucketThatHangsHoldsNoStop(t *testing.T) {
 		}
 	}
 	mustClose(t, sink)
-	in, err := s.config().store()
+	in, err := s.config().Store()
 	must(t, err)
 	if got := len(readStore(t, in)); got != 4 {
 		t.Errorf("%d rows", got)
@@ -140,7 +140,7 @@ func TestASecondExporterTakesABucketOver(t *testing.T) {
 	}
 	mustClose(t, first)
 	mustClose(t, second)
-	in, err := s.config().store()
+	in, err := s.config().Store()
 	must(t, err)
 	if got := len(readStore(t, in)); got != 3 {
 		t.Errorf("%d rows", got)

@@ -39,13 +39,14 @@ func (c Config) Validate() error {
 	case strings.HasPrefix(c.Dir, "s3:"), c.Bucket != "" && !strings.HasPrefix(c.Bucket, "s3:"):
 		return errors.New("history.bucket: expected s3://BUCKET/PREFIX")
 	}
-	if _, err := c.store(); err != nil {
+	if _, err := c.Store(); err != nil {
 		return errors.New("history.bucket: " + err.Error())
 	}
 	return nil
 }
 
-func (c Config) store() (history.Store, error) {
+// Store returns where the history is. It contacts nothing.
+func (c Config) Store() (history.Store, error) {
 	return history.StoreAt(c.Where(), c.Keys)
 }
 

@@ -127,7 +127,7 @@ type difference struct {
 // what was redacted afterwards. An exporter that writes to a folder meanwhile is an error; one that writes to a bucket is
 // fenced.
 func Redact(cfg Config, redact func(*event.Change) bool) (rows int64, err error) {
-	in, err := cfg.store()
+	in, err := cfg.Store()
 	if err != nil {
 		return 0, err
 	}

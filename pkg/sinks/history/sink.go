@@ -75,7 +75,7 @@ func New(cfg Config) (*Sink, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	store, err := cfg.store()
+	store, err := cfg.Store()
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func newHarness(cfg Config) sinktest.Harness {
 	return sinktest.Harness{
 		New: func(t testing.TB) sinks.Sink { return newSink(t, cfg) },
 		Read: func(t testing.TB) (all []sinktest.Delivered) {
-			in, err := cfg.store()
+			in, err := cfg.Store()
 			must(t, err)
 			for _, r := range readStore(t, in) {
 				uid := r.UID
