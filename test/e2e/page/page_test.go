@@ -128,8 +128,28 @@ func newExporter() *exporter {
 	e.state = e.mixed
 	e.Server = admin.New(admin.Options{
 		Listen: "127.0.0.1:0", Version: "v1.2.3", Snapshot: func() admin.Snapshot { return e.state() }, DeadLetters: e.deadLetters,
+		Timelines: &admin.Timelines{Ask: timeline, Password: "page"},
 	})
 	return e
+}
+
+// timeline is an answer with a little of everything, and longer than a screen is wide.
+func timeline(_ context.Context, q admin.Question) (admin.Timeline, error) {
+	if q.Resource == "deploymnts" {
+		return admin.Timeline{}, fmt.Errorf("the history has no type %q; did you mean deployments?: %w", q.Resource, admin.ErrQuestion)
+	}
+	const web = "deployments.apps shop/web"
+	return admin.Timeline{
+		Older: 1342, Command: "exporter history log deployments.apps web -n shop --since 3d --until 2026-01-02T13:58:03.000+01:00 --dir s3://history/prod-eu-1",
+		Entries: []admin.TimelineEntry{
+			{Time: "2026-01-02T14:05:11.020+01:00", Type: "deleted", Object: web, Author: "system:serviceaccount:kube-system:generic-garbage-collector", User: true},
+			{Time: "2026-01-02T14:04:11.020+01:00", Type: "gap", Object: "deployments.apps", Notes: []string{
+				"unknown between 2026-01-02T14:03:00.000+01:00 and 2026-01-02T14:04:11.020+01:00: the API server no longer has the history"}},
+			{Time: "2026-01-02T14:00:28.294+01:00", Type: "updated", Object: web, Author: "alice", User: true, Notes: []string{"not before 2026-01-02T13:59:58.000+01:00"},
+				Changes: []string{"spec.replicas: 2 → 3", "spec.template.spec.containers[web].image: registry.example/shop/web@sha256:" + strings.Repeat("0f", 32) + " → …"}},
+			{Time: "2026-01-02T13:58:03.000+01:00", Type: "found", Object: web, Author: "kubectl-client-side-apply", Notes: []string{"found by a list"}},
+		},
+	}, nil
 }
 
 // start runs an exporter until the test ends and returns its address.
@@ -238,12 +258,19 @@ func TestPageFitsEveryScreenAndIsAccessible(t *testing.T) {
 	}
 	pages := map[string]string{
 		"overview": "/", "resource": "/resource?name=widgets40.a-rather-long-group-name.demo.kubecdc.io", "sink": "/sink?name=main",
+		"timeline": "/history?resource=deployments.apps&namespace=shop&name=web&since=3d", "refused": "/history?resource=deploymnts&namespace=shop",
 	}
 	for page, path := range pages {
 		for device, size := range map[string][2]int64{"phone": {360, 740}, "desktop": {1280, 900}} {
 			for _, scheme := range []string{"light", "dark", "forced"} {
 				t.Run(page+" "+device+" "+scheme, func(t *testing.T) {
-					do(ctx, t, look(size[0], size[1], scheme), chromedp.Navigate(address+path), until(`document.querySelector("#link") !== null`))
+					do(ctx, t, look(size[0], size[1], scheme), chromedp.Navigate(strings.Replace(address, "//", "//kubecdc:page@", 1)+path), until(`document.querySelector("#link, form") !== null`))
+					if *pictures != "" {
+						file := filepath.Join(*pictures, fmt.Sprintf("%s-%s-%s.png", page, device, scheme))
+						if err := os.WriteFile(file, ask(ctx, t, chromedp.CaptureScreenshot()), 0o600); err != nil {
+							t.Fatal(err)
+						}
+					}
 					if page == "overview" {
 						do(ctx, t, until(`document.querySelectorAll("#changes li").length >= 20 && document.querySelector(".spark") !== null`))
 					}
