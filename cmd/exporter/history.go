@@ -342,7 +342,7 @@ func historyPageCommand() *cobra.Command {
 password of this run. Run it on the machine of the exporter, or in its container, as the
 exporter's user; a browser elsewhere comes by kubectl port-forward.`,
 		Example: `  exporter history page
-  kubectl -n kubecdc exec exporter-0 -- exporter history page --config /etc/kubecdc/config.yaml`,
+  kubectl -n kubecdc exec exporter-0 -- /exporter history page --config /etc/kubecdc/config.yaml`,
 		Args: cobra.NoArgs,
 	}
 	path := cmd.Flags().StringP("config", "c", "", "configuration file (YAML) of the exporter")
