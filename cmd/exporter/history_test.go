@@ -97,6 +97,7 @@ func TestHistoryTellsWhatChangedByWhomFromWhatToWhat(t *testing.T) {
 		{"log Deployment web -n shop --path spec.replicas", []string{"2 → 3", "3 → 5"}, "image"},
 		{"log deployments.apps --by ali*", []string{"2 → 3"}, "3 → 5"},
 		{"log --since rv:30 --until rv:49 deploy", []string{"image: a → b"}, "3 → 5"},
+		{"log deploy -o audit", []string{`"verb":"update"`, `"username":"alice"`, `"image":"b"`, `"verb":"create"`}, "gap"},
 		{"log deploy/old", []string{"+ deployments.apps shop/old", "- deployments.apps shop/old  no longer selected by the rules, and may exist"}, "gone"},
 		{"get deploy/web --at rv:60 -o name", []string{"deployment.apps/web"}, "old"},
 		{"log po/p", []string{"- pods shop/p  gone: deleted after"}, "deployments"},
@@ -191,6 +192,8 @@ func TestHistoryNamesWhatIsWrongWithAQuestion(t *testing.T) {
 		"blame deploy/nope --dir " + dir:               {exit.Runtime, "does not exist now"},
 		"get deploy/nope --at rv:50 --dir " + dir:      {exit.Runtime, "did not exist"},
 		"get pods -n shop -A --at 1h --dir " + dir:     {exit.Usage, "all-namespaces namespace"},
+		"page --dir " + dir:                            {exit.Environment, "no exporter with a history"},
+		"page --config " + dir + "/none":               {exit.Usage, "no such file"},
 		"get widgets.example.com --at 1h --dir " + dir: {exit.Usage, "no type"},
 	} {
 		code, stdout, stderr := try(t, append([]string{"history"}, strings.Fields(args)...)...)
