@@ -53,13 +53,10 @@ func (w *Writer) rewriteFile(old File, change func(*Row) bool) (int64, error) {
 
 // writeSorted writes the rows of a source to a file, unless check, which is called behind the last one, returns an error.
 func (w *Writer) writeSorted(f *File, from source, check func() error) error {
-	counted, page := counter{}, smallPage
-	if f.Large {
-		page = largePage
-	}
+	var counted counter
 	err := w.store.write(f.Path, func(out io.Writer) error {
 		counted.Writer = out
-		return errors.Join(newRowWriter(&counted, page, f).writeRecords(from), check())
+		return errors.Join(newRowWriter(&counted, f).writeRecords(from), check())
 	})
 	f.Bytes = counted.bytes
 	return err

@@ -53,7 +53,7 @@ func writeFolder(t testing.TB, files ...[]string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := newRowWriter(out, smallPage, &f).writeRows(rows); err != nil {
+		if err := newRowWriter(out, &f).writeRows(rows); err != nil {
 			t.Fatal(err)
 		}
 		if f.Bytes, err = out.Seek(0, io.SeekCurrent); err != nil {

@@ -6,9 +6,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/klauspost/compress/s2"
 	kzstd "github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
-	"github.com/parquet-go/parquet-go/compress/zstd"
+	"github.com/parquet-go/parquet-go/compress"
 )
 
 // The sizes of pages before compression. Versions of an object, and objects of one owner, stand next to each other, so that
@@ -30,11 +31,18 @@ type rowWriter struct {
 	file *File // gets the facts of the rows that the manifest has
 }
 
-// newRowWriter returns a writer. Bounds of pages are in the index of the file, and not in the pages too: of a column with
-// objects these would be four whole ones.
-func newRowWriter(out io.Writer, page int, f *File) *rowWriter {
+// newRowWriter returns a writer of a file. Bounds of pages are in the index of the file, and not in the pages too: of a
+// column with objects these would be four whole ones.
+func newRowWriter(out io.Writer, f *File) *rowWriter {
+	page, codec := smallPage, compress.Codec(strong{&parquet.Zstd})
+	switch {
+	case f.Large:
+		page = largePage
+	case f.Level == 0:
+		codec = quick{&parquet.Snappy}
+	}
 	return &rowWriter{file: f, GenericWriter: parquet.NewGenericWriter[Row](out,
-		parquet.Compression(&codec{}), parquet.PageBufferSize(page), parquet.ColumnIndexSizeLimit(func([]string) int { return 512 }),
+		parquet.Compression(codec), parquet.PageBufferSize(page), parquet.ColumnIndexSizeLimit(func([]string) int { return 512 }),
 		parquet.DataPageStatistics(false),
 		parquet.SkipPageBounds("object"), parquet.SkipPageBounds("changed", "list", "element", "from"),
 		parquet.SkipPageBounds("changed", "list", "element", "to"), parquet.SkipPageBounds("gap_reason"),
@@ -43,15 +51,22 @@ func newRowWriter(out io.Writer, page int, f *File) *rowWriter {
 		parquet.CreatedBy("kubecdc", "", ""))}
 }
 
-// pages compresses pages, with encoders that stay: one for the batch that is written, one for the merge. Those of zstd.Codec
-// go with each garbage collection, and have 8 MB each.
-var pages, _ = kzstd.NewWriter(nil, kzstd.WithEncoderConcurrency(2), kzstd.WithEncoderLevel(kzstd.SpeedFastest),
-	kzstd.WithLowerEncoderMem(true), kzstd.WithWindowSize(2*largePage), kzstd.WithEncoderCRC(false), kzstd.WithZeroFrames(true))
-
-type codec struct{ zstd.Codec }
+// quick is the codec of what is written first, and merged within minutes: twice the size of strong in less than half of the
+// time. Everything that reads Parquet has both.
+type quick struct{ compress.Codec }
 
 // Encode implements compress.Codec.
-func (*codec) Encode(dst, src []byte) ([]byte, error) { return pages.EncodeAll(src, dst[:0]), nil }
+func (quick) Encode(dst, src []byte) ([]byte, error) { return s2.EncodeSnappy(dst, src), nil }
+
+// pages compresses with an encoder that stays: those of zstd.Codec go with each garbage collection, and have 8 MB each.
+var pages, _ = kzstd.NewWriter(nil, kzstd.WithEncoderConcurrency(1), kzstd.WithEncoderLevel(kzstd.SpeedFastest),
+	kzstd.WithLowerEncoderMem(true), kzstd.WithWindowSize(2*largePage), kzstd.WithEncoderCRC(false), kzstd.WithZeroFrames(true))
+
+// strong is the codec of what was merged.
+type strong struct{ compress.Codec }
+
+// Encode implements compress.Codec.
+func (strong) Encode(dst, src []byte) ([]byte, error) { return pages.EncodeAll(src, dst[:0]), nil }
 
 // writeRows writes rows and the end of the file.
 func (w *rowWriter) writeRows(rows []Row) error {

@@ -47,7 +47,7 @@ type Writer struct {
 
 // OpenWriter claims the history in a store, and creates a folder if there is none.
 func OpenWriter(in Store) (w *Writer, err error) {
-	w = &Writer{store: in, id: strings.ToLower(rand.Text()[:12]), largeRows: 50_000, fanIn: 32, encoder: newRowWriter(nil, smallPage, nil)}
+	w = &Writer{store: in, id: strings.ToLower(rand.Text()[:12]), largeRows: 50_000, fanIn: 32, encoder: newRowWriter(nil, &File{})}
 	if w.lock, err = in.lock(); err != nil {
 		return nil, err
 	}

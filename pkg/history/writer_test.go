@@ -446,7 +446,7 @@ func TestWhatIsNotThereIsNull(t *testing.T) {
 			}
 		}
 		var file bytes.Buffer
-		if err := newRowWriter(&file, smallPage, &File{}).writeRows(rows); err != nil {
+		if err := newRowWriter(&file, &File{}).writeRows(rows); err != nil {
 			t.Fatal(err)
 		}
 		f, err := parquet.OpenFile(bytes.NewReader(file.Bytes()), int64(file.Len()))
