@@ -1,7 +1,6 @@
 package history
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -142,9 +141,6 @@ func (p *plan) runsOf(g parquet.RowGroup) (runs []run, err error) {
 	}
 }
 
-// cursorRows is how many rows a cursor reads at a time: objects may have a MiB.
-const cursorRows = 16
-
 // skippedRows is how many rows are read and dropped rather than skipped: a seek decompresses the page again.
 const skippedRows = 1024
 
@@ -156,75 +152,44 @@ type cursor struct {
 	groups []parquet.RowGroup // that are not read yet
 	opened bool
 	runs   []run // of the current group that are not read yet
-	reader rowReader
+	reader *rowReader
 	at     int64 // row that the reader returns next
-	buf    []parquet.Row
-	rows   []parquet.Row // of buf: those that were not returned
-}
-
-// rowReader reads rows of a row group.
-type rowReader interface {
-	ReadRows([]parquet.Row) (int, error)
-	SeekToRow(int64) error
-	Close() error
 }
 
 func newCursor(f blob, size int64, p plan) *cursor { return &cursor{plan: p, file: f, size: size} }
 
-func (c *cursor) next() (record, error) {
-	for len(c.rows) == 0 {
-		if err := c.fill(); errors.Is(err, io.EOF) {
-			return record{}, io.EOF
-		} else if err != nil {
-			return record{}, fmt.Errorf("%s: %w", c.file.Name(), err)
-		}
+func (c *cursor) next() (row record, err error) {
+	for len(c.runs) == 0 && err == nil {
+		err = c.nextGroup()
 	}
-	row := c.rows[0]
-	c.rows = c.rows[1:]
-	return record{row}, nil
+	if err == nil {
+		row.cells, err = c.read(&c.runs[0])
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%s: %w", c.file.Name(), err)
+	}
+	return row, err
 }
 
-// errShort means that a row group has fewer rows than it says.
-var errShort = errors.New("the file ends within a row group")
-
-// fill reads the next rows, or turns to the next row group.
-func (c *cursor) fill() error {
-	if len(c.runs) == 0 {
-		return c.nextGroup()
-	}
-	r := &c.runs[0]
-	if c.buf == nil {
-		c.buf = make([]parquet.Row, cursorRows)
-	}
+// read takes the first row of a run, which is the first one.
+func (c *cursor) read(r *run) (row parquet.Row, err error) {
 	if r.from-c.at > skippedRows {
-		if err := c.reader.SeekToRow(r.from); err != nil {
-			return err
+		if err := c.reader.seek(r.from); err != nil {
+			return nil, err
 		}
 		c.at = r.from
 	}
-	for c.at < r.from {
-		n, err := c.reader.ReadRows(c.buf[:min(cursorRows, r.from-c.at)])
-		if n == 0 {
-			return cmp.Or(notEOF(err), errShort)
+	for ; c.at <= r.from; c.at++ {
+		if row, err = c.reader.next(); errors.Is(err, io.EOF) {
+			return nil, errors.New("the file ends within a row group")
+		} else if err != nil {
+			return nil, err
 		}
-		c.at += int64(n)
 	}
-	n, err := c.reader.ReadRows(c.buf[:min(cursorRows, r.to-r.from)])
-	if n == 0 {
-		return cmp.Or(notEOF(err), errShort)
-	}
-	c.rows, c.at, r.from = c.buf[:n], c.at+int64(n), r.from+int64(n)
-	if r.from == r.to {
+	if r.from = c.at; r.from == r.to {
 		c.runs = c.runs[1:]
 	}
-	return nil
-}
-
-func notEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
+	return row, nil
 }
 
 // nextGroup finds the rows of the next row group that has any.
@@ -237,7 +202,7 @@ func (c *cursor) nextGroup() error {
 		c.opened, c.groups = true, f.RowGroups()
 	}
 	if c.reader != nil {
-		if err := c.reader.Close(); err != nil {
+		if err := c.reader.close(); err != nil {
 			return err
 		}
 		c.reader = nil
@@ -255,15 +220,101 @@ func (c *cursor) nextGroup() error {
 		if len(c.runs) == 0 {
 			continue
 		}
-		c.at, c.reader = 0, newRowReader(g, c.withoutObjects)
-		return nil
+		schema := rowSchema
+		if c.withoutObjects { // the columns that it has are the first ones
+			schema = factsSchema
+		}
+		c.at = 0
+		c.reader, err = newRowReader(g, schema)
+		return err
 	}
 	return io.EOF
 }
 
-func newRowReader(g parquet.RowGroup, withoutObjects bool) rowReader {
-	if withoutObjects { // the columns that it has are the first ones
-		return parquet.NewGenericRowGroupReader[Facts](g)
+// rowReader reads the rows of a row group. Each is valid until the next one: the memory of pages is used again, which the
+// readers of parquet-go leave to the garbage collector.
+type rowReader struct {
+	columns []columnReader
+	row     parquet.Row
+}
+
+// columnReader reads the values of a column.
+type columnReader struct {
+	pages  parquet.Pages
+	page   parquet.Page
+	rest   parquet.ValueReader // of the page; nil if all its values were read
+	buf    [32]parquet.Value
+	values []parquet.Value // of buf: those that were not taken
+}
+
+func newRowReader(g parquet.RowGroup, schema *parquet.Schema) (*rowReader, error) {
+	conversion, err := parquet.Convert(schema, g.Schema())
+	if err != nil {
+		return nil, err
 	}
-	return parquet.NewGenericRowGroupReader[Row](g)
+	chunks := parquet.ConvertRowGroup(g, conversion).ColumnChunks()
+	r := &rowReader{columns: make([]columnReader, len(chunks))}
+	for i, c := range chunks {
+		r.columns[i].pages = c.Pages()
+	}
+	return r, nil
+}
+
+// next returns the next row; io.EOF behind the last one.
+func (r *rowReader) next() (row parquet.Row, err error) {
+	r.row = r.row[:0]
+	for i := range r.columns {
+		if r.row, err = r.columns[i].appendRow(r.row); err != nil {
+			return nil, err
+		}
+	}
+	return r.row, nil
+}
+
+// appendRow appends the values of the next row, which are all in one page.
+func (c *columnReader) appendRow(row parquet.Row) (parquet.Row, error) {
+	for n := 0; ; n++ {
+		for len(c.values) == 0 && (n == 0 || c.rest != nil) {
+			if err := c.read(); err != nil {
+				return row, err
+			}
+		}
+		if n > 0 && (len(c.values) == 0 || c.values[0].RepetitionLevel() == 0) {
+			return row, nil
+		}
+		row, c.values = append(row, c.values[0]), c.values[1:]
+	}
+}
+
+// read reads values of the page, or turns to the next page.
+func (c *columnReader) read() (err error) {
+	if c.rest == nil {
+		parquet.Release(c.page)
+		if c.page, err = c.pages.ReadPage(); err == nil {
+			c.rest = c.page.Values()
+		}
+		return err
+	}
+	n, err := c.rest.ReadValues(c.buf[:])
+	if c.values = c.buf[:n]; errors.Is(err, io.EOF) {
+		c.rest, err = nil, nil
+	}
+	return err
+}
+
+func (r *rowReader) seek(row int64) (err error) {
+	for i := range r.columns {
+		c := &r.columns[i]
+		c.rest, c.values = nil, nil
+		err = errors.Join(err, c.pages.SeekToRow(row))
+	}
+	return err
+}
+
+func (r *rowReader) close() (err error) {
+	for _, c := range r.columns {
+		parquet.Release(c.page)
+		err = errors.Join(err, c.pages.Close())
+	}
+	return err
 }

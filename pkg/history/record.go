@@ -9,7 +9,7 @@ import (
 )
 
 // record is a row as the columns of a file have it. Merges pass records on, so that objects are neither copied nor decoded.
-// Its cells are valid until the next one of its source; what they refer to stays.
+// It is valid until the next one of its source.
 type record struct{ cells parquet.Row }
 
 // The columns that every record has one cell of. Those of Changed have as many as there are differences.

@@ -3,7 +3,6 @@ package history
 import (
 	"errors"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/klauspost/compress/s2"
@@ -22,7 +21,6 @@ const (
 const (
 	rowGroupRows  = 16 << 10
 	rowGroupBytes = 8 << 20 // that the writer holds, mostly compressed
-	writtenRows   = 8       // that are handed over at a time: a page ends only between these
 )
 
 // rowWriter writes rows, which are sorted, to a file.
@@ -70,13 +68,12 @@ func (strong) Encode(dst, src []byte) ([]byte, error) { return pages.EncodeAll(s
 
 // writeRows writes rows and the end of the file.
 func (w *rowWriter) writeRows(rows []Row) error {
-	var buf [writtenRows]parquet.Row // parquet-go's Write writes some nulls behind nulls and values as values
-	for part := range slices.Chunk(rows, writtenRows) {
-		for i := range part {
-			w.file.add(part[i].Type, part[i].Sequence, part[i].Key(), part[i].Time())
-			buf[i] = w.Schema().Deconstruct(buf[i][:0], &part[i])
-		}
-		if _, err := w.WriteRows(buf[:len(part)]); err != nil {
+	var buf [1]parquet.Row // parquet-go's Write writes some nulls behind nulls and values as values
+	for i := range rows {
+		r := &rows[i]
+		w.file.add(r.Type, r.Sequence, r.Key(), r.Time())
+		buf[0] = w.Schema().Deconstruct(buf[0][:0], r)
+		if _, err := w.WriteRows(buf[:]); err != nil {
 			return err
 		}
 	}
@@ -85,34 +82,24 @@ func (w *rowWriter) writeRows(rows []Row) error {
 
 // writeRecords writes the records of a source and the end of the file.
 func (w *rowWriter) writeRecords(from source) error {
-	var buf [writtenRows]parquet.Row
-	for n, rows, begin := 0, 0, int64(0); ; {
+	for rows, begin := 0, int64(0); ; {
 		r, err := from.next()
-		ended := errors.Is(err, io.EOF)
-		if err != nil && !ended {
-			return err
-		}
-		if !ended {
-			w.file.add(r.text(columnType), r.sequence(), r.key(), r.time())
-			buf[n] = append(buf[n][:0], r.cells...)
-			n++
-		}
-		if n < len(buf) && !ended {
-			continue
-		}
-		if _, err := w.WriteRows(buf[:n]); err != nil {
-			return err
-		}
-		if ended {
+		if errors.Is(err, io.EOF) {
 			return w.Close()
 		}
-		if rows += n; rows >= rowGroupRows || w.Size()-begin >= rowGroupBytes {
+		if err != nil {
+			return err
+		}
+		w.file.add(r.text(columnType), r.sequence(), r.key(), r.time())
+		if _, err := w.WriteRows([]parquet.Row{r.cells}); err != nil {
+			return err
+		}
+		if rows++; rows >= rowGroupRows || w.Size()-begin >= rowGroupBytes {
 			if err := w.Flush(); err != nil {
 				return err
 			}
 			rows, begin = 0, w.Size()
 		}
-		n = 0
 	}
 }
 

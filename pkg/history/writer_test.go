@@ -467,3 +467,64 @@ func TestWhatIsNotThereIsNull(t *testing.T) {
 		}
 	}
 }
+
+// TestMergesKeepRowsAsTheyWere: each value, on whichever page it is, also of columns with many values for a row, and where
+// most rows are skipped.
+func TestMergesKeepRowsAsTheyWere(t *testing.T) {
+	in, random := Folder(t.TempDir()), rand.New(rand.NewPCG(3, 4))
+	w, err := OpenWriter(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.largeRows, w.fanIn = 9_000, 4
+	stored := map[int64]Row{}
+	for range 10 {
+		var rows []Row
+		for range 1_000 {
+			r := newRow(t, fmt.Sprintf("1 updated ns/pod-%d", random.IntN(5_000)))
+			r.Object = strings.Repeat(fmt.Sprint(random.IntN(1e9)), 1+random.IntN(20)*random.IntN(20))
+			for d := random.IntN(2) * random.IntN(80); d > 0; d-- {
+				r.Changed = append(r.Changed, Difference{Path: fmt.Sprint("/", random.IntN(1e6)), To: strings.Repeat("0", random.IntN(500))})
+			}
+			rows = append(rows, r)
+		}
+		batch, err := w.NewBatch(rows)
+		if err == nil {
+			err = batch.Commit()
+		}
+		for _, r := range rows {
+			stored[r.Sequence] = r
+		}
+		for more := true; more && err == nil; {
+			more, err = w.Compact(false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, some := openStore(t, in), stored[5_000]
+	if !s.Manifest.Files[0].Large || len(s.Manifest.Files) < 2 {
+		t.Fatalf("%+v", s.Manifest.Files)
+	}
+	for _, q := range []Query{{}, {WithoutObjects: true}, {Match: Match{Name: some.Name}}} {
+		seen := 0
+		for row, err := range s.Rows(t.Context(), q) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := stored[row.Sequence]
+			if q.WithoutObjects {
+				want.Object = ""
+			}
+			if seen++; fmt.Sprint(*row) != fmt.Sprint(want) {
+				t.Fatalf("got %+v, want %+v", row, want)
+			}
+		}
+		if q.Name == "" && seen != len(stored) || seen == 0 {
+			t.Errorf("%+v: %d rows", q, seen)
+		}
+	}
+}
