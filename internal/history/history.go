@@ -153,16 +153,9 @@ func (h *History) carriedOver(ctx context.Context, match history.Match) (all []*
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, keepRow(row))
+		all = append(all, row)
 	}
 	return all, nil
-}
-
-// keepRow returns a copy that stays valid, without the page that the object was read from.
-func keepRow(row *history.Row) *history.Row {
-	own := *row
-	own.Object = strings.Clone(row.Object)
-	return &own
 }
 
 // versionFold finds the newest state of each object up to a version, in rows by object.
@@ -219,7 +212,7 @@ func (f *versionFold) addRow(row *history.Row) error {
 	if isHigher(read, f.version) {
 		f.later = append(f.later, row.Sequence)
 	} else {
-		f.newest = keepRow(row)
+		f.newest = row
 	}
 	f.before = row.Facts
 	return nil

@@ -335,7 +335,7 @@ func (r *logReader) addState(row *history.Row) {
 		}
 		r.addEntry(e)
 	}
-	r.last = keepRow(row)
+	r.last = row
 }
 
 // addEntry adds an entry of the current object.

@@ -13,7 +13,7 @@ import (
 )
 
 // replayBytes bounds the objects of the steps that a replay passes at once.
-const replayBytes = 32 << 20
+const replayBytes = 16 << 20
 
 // replayed are the types of the rows that a replay has.
 var replayed = []string{"added", "updated", "deleted", history.Left, "snapshot", "sync", "snapshot.end"}
@@ -298,7 +298,7 @@ func (r *replay) load(ctx context.Context, ready []upcoming) (steps []Step, n in
 		if !ok || place >= n {
 			continue
 		}
-		rows[place] = keepRow(row)
+		rows[place] = row
 		rows[place].Changed = nil
 		for size += len(row.Object); size > replayBytes && n > 1; n-- {
 			if last := rows[n-1]; last != nil {

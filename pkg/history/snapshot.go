@@ -80,16 +80,15 @@ type Query struct {
 }
 
 // Rows returns the rows of a query, without those of type [Alive], by object, and those of an object in the order of its
-// changes: the control records of a resource come before its objects, those of a namespace before the objects there. A row
-// is valid until the next one.
+// changes: the control records of a resource come before its objects, those of a namespace before the objects there. Rows
+// are the caller's.
 func (s *Snapshot) Rows(ctx context.Context, q Query) iter.Seq2[*Row, error] {
 	p := newPlan(q)
 	return func(yield func(*Row, error) bool) { p.each(ctx, s.merge(0, p), yield) }
 }
 
 // StateAt returns the objects that existed at t, by object: of each the row of its newest state, with the author where one
-// is known. Which of them lie in a gap, the caller finds by the gaps among [Snapshot.Rows]. A row is valid until the next
-// one.
+// is known. Which of them lie in a gap, the caller finds by the gaps among [Snapshot.Rows]. Rows are the caller's.
 func (s *Snapshot) StateAt(ctx context.Context, t time.Time, m Match) iter.Seq2[*Row, error] {
 	p := plan{match: m, to: t, state: true}
 	return func(yield func(*Row, error) bool) {
