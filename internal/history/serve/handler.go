@@ -413,7 +413,8 @@ type writer struct {
 	state  *State
 	of     *objects
 	form   form
-	object bool // whole in the rows of a table
+	object bool   // whole in the rows of a table
+	buf    []byte // for texts
 }
 
 func newWriter(w http.ResponseWriter, s *State, of *objects, f form, include string) *writer {
@@ -469,7 +470,7 @@ func (w *writer) writeItem(o *object, cells []byte) {
 	case table:
 		fmt.Fprintf(w, `{"cells":%s,"object":`, cells)
 		if w.object {
-			w.Write(o.raw) //nolint:errcheck // see Flush
+			w.writeText(o)
 		} else {
 			w.writePartial(o)
 		}
@@ -477,12 +478,19 @@ func (w *writer) writeItem(o *object, cells []byte) {
 	case partial, partials:
 		w.writePartial(o)
 	default:
-		w.Write(o.raw) //nolint:errcheck // see Flush
+		w.writeText(o)
 	}
 }
 
+func (w *writer) writeText(o *object) {
+	w.buf = o.text(w.buf)
+	w.Write(w.buf) //nolint:errcheck // see Flush
+}
+
 func (w *writer) writePartial(o *object) {
-	fmt.Fprintf(w, `{"kind":%q,"apiVersion":%q,"metadata":%s}`, partial, metav1.SchemeGroupVersion, o.metadata)
+	text := o.text(w.buf)
+	w.buf = text
+	fmt.Fprintf(w, `{"kind":%q,"apiVersion":%q,"metadata":%s}`, partial, metav1.SchemeGroupVersion, text.member("metadata"))
 }
 
 // writeObject writes an object by itself.
@@ -494,6 +502,6 @@ func (w *writer) writeObject(o *object) {
 	fmt.Fprintf(w, `{"kind":"Table","apiVersion":%q,"metadata":{"resourceVersion":%q}`, metav1.SchemeGroupVersion, o.version)
 	w.writeColumns()
 	w.WriteString(`,"rows":[`) //nolint:errcheck // see Flush
-	w.writeItem(o, w.of.cellsOf(o, w.state.now()))
+	w.writeItem(o, w.of.cellsOf(o.text(nil), w.state.now()))
 	w.WriteString("]}") //nolint:errcheck // see Flush
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
-// logBytes bounds the changes of a type that watches and pages can begin behind.
-const logBytes = 16 << 20
+// logBytes bounds the compressed objects of a type in changes that watches and pages can begin behind.
+const logBytes = 8 << 20
 
 // change is what happened to an object.
 type change struct {
@@ -77,7 +77,7 @@ func (l *log) append(c change) {
 	}
 }
 
-func (c *change) size() int { return len(cmp.Or(c.is, c.was).raw) }
+func (c *change) size() int { return len(cmp.Or(c.is, c.was).packed) }
 
 // at returns the objects as they were at a version.
 func (t *objects) at(version string) ([]*object, bool) {
@@ -284,7 +284,7 @@ func (t *objects) applyState(row *store.Row, was *object) {
 			t.Version = row.Version
 			t.cut()
 		}
-		t.replace(was, newObject(row, valueOf(row.Object)), row.ResourceVersion)
+		t.replace(was, newObject(row), row.ResourceVersion)
 	}
 }
 

@@ -172,7 +172,7 @@ func TestAWatchOfAReplayHasExactlyWhatFollows(t *testing.T) {
 
 // TestAWatchThatIsTooSlowExpires rather than to lack changes, and memory is bounded.
 func TestAWatchThatIsTooSlowExpires(t *testing.T) {
-	o := &object{name: "o", raw: value(strings.Repeat("x", 1<<20))}
+	o := &object{name: "o", packed: make([]byte, 1<<20)}
 	l := log{floor: "9", version: "9"}
 	for i := range 100 {
 		l.append(change{is: o, version: fmt.Sprint(10 + i)})

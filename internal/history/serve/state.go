@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/klauspost/compress/s2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -53,28 +54,37 @@ type objects struct {
 // object is an object in one of its states.
 type object struct {
 	namespace, name, version string
-	raw, metadata            value
-	sequence                 int64 // of the newest row; of replays alone
+	packed                   []byte // its text, compressed: a state is little else
+	sequence                 int64  // of the newest row; of replays alone
 }
 
-// newObject returns the object of a row, with its text, which it keeps.
-func newObject(row *store.Row, raw value) *object {
-	o := &object{namespace: row.Namespace, name: row.Name, version: row.ResourceVersion, raw: raw, sequence: row.Sequence}
-	o.metadata = o.raw.member("metadata")
-	return o
+// newObject returns the object of a row.
+func newObject(row *store.Row) *object {
+	return &object{row.Namespace, row.Name, row.ResourceVersion, pack(valueOf(row.Object)), row.Sequence}
+}
+
+func pack(text value) []byte { return slices.Clone(s2.EncodeBetter(nil, text)) }
+
+// text returns the text of the object, in the memory of buf if that is enough.
+func (o *object) text(buf []byte) value {
+	text, err := s2.Decode(buf[:cap(buf)], o.packed)
+	if err != nil {
+		panic(err) // pack made it
+	}
+	return text
 }
 
 // withVersion returns the object as it was when a change with a version deleted it.
 func (o *object) withVersion(version string) *object {
-	metadata, _ := o.raw.find("metadata")
-	from, to := o.metadata.find("resourceVersion")
+	text := o.text(nil)
+	metadata, end := text.find("metadata")
+	from, to := text[metadata:end].find("resourceVersion")
 	if from == to {
 		return o
 	}
 	last := *o
 	last.version = version
-	last.raw = slices.Concat(o.raw[:metadata+from], []byte(strconv.Quote(version)), o.raw[metadata+to:])
-	last.metadata = last.raw.member("metadata")
+	last.packed = pack(slices.Concat(text[:metadata+from], value(strconv.Quote(version)), text[metadata+to:]))
 	return &last
 }
 
@@ -157,7 +167,7 @@ func (l *loaded) add(row *store.Row) {
 	if row.Sequence >= l.last.Sequence {
 		l.last = row.Facts
 	}
-	t.all = append(t.all, newObject(row, value(row.Object)))
+	t.all = append(t.all, newObject(row))
 }
 
 // addType adds a type with its objects, if there are any. position is the version of its lists, as far as it is not that of
@@ -230,6 +240,7 @@ type selection struct {
 	namespace string
 	labels    labels.Selector
 	fields    fields.Selector
+	buf       []byte // for texts
 }
 
 // parseSelection reads the selectors of a request.
@@ -254,21 +265,19 @@ func (s *selection) has(o *object) bool {
 	if s.namespace != "" && s.namespace != o.namespace {
 		return false
 	}
-	if !s.labels.Empty() && !s.labels.Matches(labels.Set(o.metadata.member("labels").texts())) {
-		return false
-	}
-	if s.fields.Empty() {
+	if s.labels.Empty() && s.fields.Empty() {
 		return true
 	}
-	values := fields.Set{}
+	text, values := o.text(s.buf), fields.Set{}
+	s.buf = text
 	for _, r := range s.fields.Requirements() {
-		values[r.Field] = o.field(r)
+		values[r.Field] = o.field(text, r)
 	}
-	return s.fields.Matches(values)
+	return s.labels.Matches(labels.Set(text.get("metadata.labels").texts())) && s.fields.Matches(values)
 }
 
 // field returns the value of a field of a requirement. A boolean or a number that is not there is false or 0.
-func (o *object) field(r fields.Requirement) string {
+func (o *object) field(text value, r fields.Requirement) string {
 	switch r.Field {
 	case "metadata.name":
 		return o.name
@@ -279,7 +288,7 @@ func (o *object) field(r fields.Requirement) string {
 	if stored, ok := storedAs[path]; ok {
 		path = stored
 	}
-	switch found := o.raw.get(path); {
+	switch found := text.get(path); {
 	case found == nil && (r.Value == "false" || r.Value == "0"):
 		return r.Value
 	case len(found) > 0 && found[0] != '"':

@@ -69,7 +69,7 @@ func (t *objects) describe(definitions *objects) {
 // define takes what a definition says, and returns its columns, or those of one without any.
 func (t *objects) define(o *object, columns []column) []column {
 	var d definition
-	if json.Unmarshal(o.raw, &d) != nil {
+	if json.Unmarshal(o.text(nil), &d) != nil {
 		return columns
 	}
 	t.categories = d.Spec.Names.Categories
@@ -153,9 +153,9 @@ func (o *content) customCell(path *jsonpath.JSONPath, kind string, found reflect
 	return b.String()
 }
 
-// cellsOf returns the cells of an object.
-func (t *objects) cellsOf(o *object, now time.Time) []byte {
-	b, err := json.Marshal(t.cells(o.raw.content(now)))
+// cellsOf returns the cells of an object of a text.
+func (t *objects) cellsOf(text value, now time.Time) []byte {
+	b, err := json.Marshal(t.cells(text.content(now)))
 	if err != nil {
 		return []byte("[]") // unreachable: they are texts and numbers
 	}
@@ -169,8 +169,10 @@ func (t *objects) render(some []*object, now time.Time) [][]byte {
 	workers := runtime.GOMAXPROCS(0)
 	for n := range workers {
 		all.Go(func() {
+			var text value
 			for i := n; i < len(some); i += workers {
-				cells[i] = t.cellsOf(some[i], now)
+				text = some[i].text(text)
+				cells[i] = t.cellsOf(text, now)
 			}
 		})
 	}
