@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"time"
@@ -95,17 +94,6 @@ func (w *Writer) openCursor(f File, p plan) (*cursor, blob, error) {
 		return nil, nil, err
 	}
 	return newCursor(file, f.Bytes, p), file, nil
-}
-
-type counter struct {
-	io.Writer
-	bytes int64
-}
-
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.Writer.Write(b)
-	c.bytes += int64(n)
-	return n, err
 }
 
 // replaceFiles commits new files in the place of old ones, which stand behind each other, and removes these.

@@ -5,67 +5,46 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
 	"github.com/parquet-go/parquet-go"
 )
 
 // plan says which rows of a file are read.
 type plan struct {
-	match          Match
-	from, to       time.Time
-	after          int64 // files with no higher sequence are left out
-	types          []string
-	withoutObjects bool
-	state          bool // of each object only the newest state up to to, and what else the fold needs
-	alive          bool // rows of type Alive too
-	all            bool // every row
-}
-
-func newPlan(q Query) plan {
-	return plan{match: q.Match, from: q.From, to: q.To, after: q.After, types: q.Types, withoutObjects: q.WithoutObjects}
+	Query
+	state bool // of each object only the newest state up to To, and what else the fold needs
+	alive bool // rows of type Alive too
+	all   bool // every row
 }
 
 // wantsFile reports whether a file may have rows of the plan, Alive ones aside.
 func (p *plan) wantsFile(f *File) bool {
-	return f.LastSequence > p.after && (p.to.IsZero() || !f.From.After(p.to)) && (p.from.IsZero() || !f.To.Before(p.from)) &&
-		(p.match.Cluster == "" || f.FirstKey.Cluster <= p.match.Cluster && p.match.Cluster <= f.LastKey.Cluster)
+	return f.LastSequence > p.After && (p.To.IsZero() || !f.From.After(p.To)) && (p.From.IsZero() || !f.To.Before(p.From)) &&
+		(p.Match.Cluster == "" || f.FirstKey.Cluster <= p.Match.Cluster && p.Match.Cluster <= f.LastKey.Cluster)
 }
 
-// planColumns is what decides about a row.
-type planColumns struct {
-	Cluster    string    `parquet:"cluster,dict"`
-	Group      string    `parquet:"group,dict"`
-	Resource   string    `parquet:"resource,dict"`
-	Namespace  string    `parquet:"namespace,dict"`
-	Name       string    `parquet:"name,dict"`
-	Type       string    `parquet:"type,dict"`
-	ChangedAt  time.Time `parquet:"changed_at,optional,timestamp(microsecond)"`
-	ObservedAt time.Time `parquet:"observed_at,timestamp(microsecond)"`
-}
+// planColumns are what decides about a row.
+var planColumns = []int{columnCluster, columnGroup, columnResource, columnNamespace, columnName, columnType, columnChangedAt, columnObservedAt}
 
 // wantsRow reports whether the plan has a row.
-func (p *plan) wantsRow(c *planColumns) bool {
-	m := &p.match
+func (p *plan) wantsRow(r record) bool {
+	m, key, kind := &p.Match, r.key(), r.text(columnType)
 	switch {
-	case m.Cluster != "" && c.Cluster != m.Cluster, m.Resource != "" && (c.Resource != m.Resource || c.Group != m.Group):
+	case m.Cluster != "" && key.Cluster != m.Cluster, m.Resource != "" && (key.Resource != m.Resource || key.Group != m.Group):
 		return false
-	case m.Namespace != nil && c.Namespace != *m.Namespace && (c.Name != "" || c.Namespace != ""):
+	case m.Namespace != nil && key.Namespace != *m.Namespace && (key.Name != "" || key.Namespace != ""):
 		return false
-	case m.Name != "" && c.Name != "" && c.Name != m.Name:
+	case m.Name != "" && key.Name != "" && key.Name != m.Name:
 		return false
-	case p.types != nil && !slices.Contains(p.types, c.Type):
+	case p.Types != nil && !slices.Contains(p.Types, kind):
 		return false
-	case c.Type == Alive:
+	case kind == Alive:
 		return p.alive
-	case p.state && c.Type == "attributed": // authors come later than what they wrote
+	case p.state && kind == "attributed": // authors come later than what they wrote
 		return true
 	}
-	at := c.ChangedAt
-	if at.IsZero() {
-		at = c.ObservedAt
-	}
-	return (p.to.IsZero() || !at.After(p.to)) && (p.from.IsZero() || !at.Before(p.from))
+	at := r.time()
+	return (p.To.IsZero() || !at.After(p.To)) && (p.From.IsZero() || !at.Before(p.From))
 }
 
 // wantsGroup reports whether a row group may have rows of the plan, by its statistics.
@@ -82,7 +61,7 @@ func (p *plan) wantsGroup(g parquet.RowGroup) bool {
 		least, most, ok := chunk.Bounds()
 		return !ok || string(least.ByteArray()) <= value && value <= string(most.ByteArray())
 	}
-	m := &p.match
+	m := &p.Match
 	if m.Resource != "" && (!within("resource", m.Resource) || !within("group", m.Group)) {
 		return false
 	}
@@ -101,44 +80,40 @@ func (p *plan) runsOf(g parquet.RowGroup) (runs []run, err error) {
 	if p.all {
 		return []run{{0, g.NumRows()}}, nil
 	}
-	r := parquet.NewGenericRowGroupReader[planColumns](g)
-	defer func() { err = errors.Join(err, r.Close()) }()
-	var buf [256]planColumns
-	var last planColumns // the newest row that was added, if it is a state
-	for at := int64(0); ; {
-		n, err := r.Read(buf[:])
-		for i := range buf[:n] {
-			c := &buf[i]
-			if !p.wantsRow(c) {
-				continue
-			}
-			row := at + int64(i)
-			if p.state && isState(c.Type) && c.Name != "" {
-				if c.Name == last.Name && c.Namespace == last.Namespace && c.Resource == last.Resource && c.Group == last.Group &&
-					c.Cluster == last.Cluster && runs[len(runs)-1].to == row {
-					runs[len(runs)-1].to--
-				}
-				last = *c
-			} else {
-				last = planColumns{}
-			}
-			switch end := len(runs) - 1; {
-			case end >= 0 && runs[end].from == runs[end].to:
-				runs[end] = run{row, row + 1}
-			case end >= 0 && runs[end].to == row:
-				runs[end].to++
-			default:
-				runs = append(runs, run{row, row + 1})
-			}
-		}
-		at += int64(n)
-		if errors.Is(err, io.EOF) {
-			return runs, nil
-		}
+	r, err := newRowReader(g, func(column int) bool { return slices.Contains(planColumns, column) })
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	var last Key // of the newest row that was added, if it is a state of an object
+	for row := range g.NumRows() {
+		c, err := r.next()
 		if err != nil {
 			return nil, err
 		}
+		if !p.wantsRow(c) {
+			continue
+		}
+		end := len(runs) - 1
+		follows := end >= 0 && runs[end].to == row
+		switch key := c.key(); {
+		case !p.state || !isState(c.text(columnType)) || key.Name == "":
+			last = Key{}
+		case key != last:
+			last = key.clone()
+		case follows: // in the place of the one before it
+			runs[end].to--
+		}
+		switch {
+		case end >= 0 && runs[end].from == runs[end].to:
+			runs[end] = run{row, row + 1}
+		case end >= 0 && runs[end].to == row:
+			runs[end].to++
+		default:
+			runs = append(runs, run{row, row + 1})
+		}
 	}
+	return runs, nil
 }
 
 // skippedRows is how many rows are read and dropped rather than skipped: a seek decompresses the page again.
@@ -163,7 +138,7 @@ func (c *cursor) next() (row record, err error) {
 		err = c.nextGroup()
 	}
 	if err == nil {
-		row.cells, err = c.read(&c.runs[0])
+		row, err = c.read(&c.runs[0])
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%s: %w", c.file.Name(), err)
@@ -172,24 +147,18 @@ func (c *cursor) next() (row record, err error) {
 }
 
 // read takes the first row of a run, which is the first one.
-func (c *cursor) read(r *run) (row parquet.Row, err error) {
+func (c *cursor) read(r *run) (row record, err error) {
 	if r.from-c.at > skippedRows {
-		if err := c.reader.seek(r.from); err != nil {
-			return nil, err
-		}
+		err = c.reader.seek(r.from)
 		c.at = r.from
 	}
-	for ; c.at <= r.from; c.at++ {
-		if row, err = c.reader.next(); errors.Is(err, io.EOF) {
-			return nil, errors.New("the file ends within a row group")
-		} else if err != nil {
-			return nil, err
-		}
+	for ; c.at <= r.from && err == nil; c.at++ {
+		row, err = c.reader.next()
 	}
 	if r.from = c.at; r.from == r.to {
 		c.runs = c.runs[1:]
 	}
-	return row, nil
+	return row, err
 }
 
 // nextGroup finds the rows of the next row group that has any.
@@ -220,12 +189,8 @@ func (c *cursor) nextGroup() error {
 		if len(c.runs) == 0 {
 			continue
 		}
-		schema := rowSchema
-		if c.withoutObjects { // the columns that it has are the first ones
-			schema = factsSchema
-		}
 		c.at = 0
-		c.reader, err = newRowReader(g, schema)
+		c.reader, err = newRowReader(g, func(column int) bool { return column != columnObject || !c.WithoutObjects })
 		return err
 	}
 	return io.EOF
@@ -240,35 +205,43 @@ type rowReader struct {
 
 // columnReader reads the values of a column.
 type columnReader struct {
-	pages  parquet.Pages
+	pages  parquet.Pages // nil: the column is not read, and has no value
 	page   parquet.Page
 	rest   parquet.ValueReader // of the page; nil if all its values were read
 	buf    [32]parquet.Value
 	values []parquet.Value // of buf: those that were not taken
 }
 
-func newRowReader(g parquet.RowGroup, schema *parquet.Schema) (*rowReader, error) {
-	conversion, err := parquet.Convert(schema, g.Schema())
+// newRowReader returns a reader of some columns. Records have no values of the others.
+func newRowReader(g parquet.RowGroup, reads func(column int) bool) (*rowReader, error) {
+	conversion, err := parquet.Convert(rowSchema, g.Schema())
 	if err != nil {
 		return nil, err
 	}
 	chunks := parquet.ConvertRowGroup(g, conversion).ColumnChunks()
 	r := &rowReader{columns: make([]columnReader, len(chunks))}
 	for i, c := range chunks {
-		r.columns[i].pages = c.Pages()
+		if reads(i) {
+			r.columns[i].pages = c.Pages()
+		}
 	}
 	return r, nil
 }
 
-// next returns the next row; io.EOF behind the last one.
-func (r *rowReader) next() (row parquet.Row, err error) {
+// next returns the next row, which the row group has.
+func (r *rowReader) next() (record, error) {
 	r.row = r.row[:0]
 	for i := range r.columns {
-		if r.row, err = r.columns[i].appendRow(r.row); err != nil {
-			return nil, err
+		var err error
+		if c := &r.columns[i]; c.pages == nil {
+			r.row = append(r.row, parquet.NullValue().Level(0, 0, i))
+		} else if r.row, err = c.appendRow(r.row); errors.Is(err, io.EOF) {
+			return record{}, errors.New("the file ends within a row group")
+		} else if err != nil {
+			return record{}, err
 		}
 	}
-	return r.row, nil
+	return record{r.row}, nil
 }
 
 // appendRow appends the values of the next row, which are all in one page.
@@ -304,17 +277,20 @@ func (c *columnReader) read() (err error) {
 
 func (r *rowReader) seek(row int64) (err error) {
 	for i := range r.columns {
-		c := &r.columns[i]
-		c.rest, c.values = nil, nil
-		err = errors.Join(err, c.pages.SeekToRow(row))
+		if c := &r.columns[i]; c.pages != nil {
+			c.rest, c.values = nil, nil
+			err = errors.Join(err, c.pages.SeekToRow(row))
+		}
 	}
 	return err
 }
 
 func (r *rowReader) close() (err error) {
 	for _, c := range r.columns {
-		parquet.Release(c.page)
-		err = errors.Join(err, c.pages.Close())
+		if c.pages != nil {
+			parquet.Release(c.page)
+			err = errors.Join(err, c.pages.Close())
+		}
 	}
 	return err
 }

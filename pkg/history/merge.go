@@ -1,16 +1,15 @@
 package history
 
 import (
-	"container/heap"
 	"errors"
 	"io"
+	"slices"
 )
 
 // merger merges sources by object.
 type merger struct {
 	sources []source // that were not asked yet
-	heads   heads
-	started bool
+	heads   []head   // in order
 }
 
 // head is the next row of a source.
@@ -19,49 +18,36 @@ type head struct {
 	from source
 }
 
-// heads is a heap by row.
-type heads []head
-
-func (h heads) Len() int           { return len(h) }
-func (h heads) Less(i, j int) bool { return h[i].compare(h[j].record) < 0 }
-func (h heads) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *heads) Push(x any)        { *h = append(*h, x.(head)) }
-func (h *heads) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
-}
-
 func (m *merger) next() (record, error) {
-	if !m.started {
-		m.started = true
-		for _, s := range m.sources {
-			row, err := s.next()
-			if errors.Is(err, io.EOF) {
-				continue
-			}
-			if err != nil {
-				return record{}, err
-			}
-			m.heads = append(m.heads, head{row, s})
-		}
-		heap.Init(&m.heads)
-	} else if len(m.heads) > 0 { // the row that was returned last is valid until now
-		row, err := m.heads[0].from.next()
-		switch {
-		case errors.Is(err, io.EOF):
-			heap.Pop(&m.heads)
-		case err != nil:
+	if len(m.heads) > 0 { // the row that was returned last is valid until now
+		last := m.heads[0].from
+		m.heads = m.heads[1:]
+		if err := m.add(last); err != nil {
 			return record{}, err
-		default:
-			m.heads[0].record = row
-			heap.Fix(&m.heads, 0)
+		}
+	}
+	for ; len(m.sources) > 0; m.sources = m.sources[1:] {
+		if err := m.add(m.sources[0]); err != nil {
+			return record{}, err
 		}
 	}
 	if len(m.heads) == 0 {
 		return record{}, io.EOF
 	}
 	return m.heads[0].record, nil
+}
+
+// add adds the next row of a source, if it has one.
+func (m *merger) add(s source) error {
+	row, err := s.next()
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		at, _ := slices.BinarySearchFunc(m.heads, row, func(h head, row record) int { return h.compare(row) })
+		m.heads = slices.Insert(m.heads, at, head{row, s})
+	}
+	return err
 }
 
 // fold returns what exists behind the last row of a source, as rows of type Alive: the newest state of each object, with its

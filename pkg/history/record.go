@@ -12,7 +12,7 @@ import (
 // It is valid until the next one of its source.
 type record struct{ cells parquet.Row }
 
-// The columns that every record has one cell of. Those of Changed have as many as there are differences.
+// The columns. A record has one cell of each before those of Changed, which have one for each difference.
 const (
 	columnSequence = iota
 	columnCluster
@@ -35,6 +35,10 @@ const (
 	columnChangedPath
 	columnChangedFrom
 	columnChangedTo
+	_ // gap from
+	_ // gap to
+	_ // gap reason
+	columnObject
 )
 
 func (r record) text(column int) string {

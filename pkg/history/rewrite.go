@@ -53,13 +53,9 @@ func (w *Writer) rewriteFile(old File, change func(*Row) bool) (int64, error) {
 
 // writeSorted writes the rows of a source to a file, unless check, which is called behind the last one, returns an error.
 func (w *Writer) writeSorted(f *File, from source, check func() error) error {
-	var counted counter
-	err := w.store.write(f.Path, func(out io.Writer) error {
-		counted.Writer = out
-		return errors.Join(newRowWriter(&counted, f).writeRecords(from), check())
+	return w.store.write(f.Path, func(out io.Writer) error {
+		return errors.Join(newRowWriter(out, f).writeRecords(from), check())
 	})
-	f.Bytes = counted.bytes
-	return err
 }
 
 // changer passes rows on after a change of some.

@@ -1,13 +1,10 @@
 package history
 
 import (
-	"errors"
-	"io"
 	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/parquet-go/parquet-go"
 )
 
 // Zone is rows of changes that may come again.
@@ -29,28 +26,14 @@ type Seen []uint64
 // maxSeen bounds the memory of a Seen, to 32 MB: the rows before the newest two millions are stored again.
 const maxSeen = 4 << 20
 
-// seenColumns is what a change is known by.
-type seenColumns struct {
-	Sequence        int64     `parquet:"sequence,delta"`
-	Cluster         string    `parquet:"cluster,dict"`
-	Group           string    `parquet:"group,dict"`
-	Resource        string    `parquet:"resource,dict"`
-	Namespace       string    `parquet:"namespace,dict"`
-	Name            string    `parquet:"name,dict"`
-	UID             string    `parquet:"uid,dict"`
-	ResourceVersion string    `parquet:"resource_version"`
-	Type            string    `parquet:"type,dict"`
-	ObservedAt      time.Time `parquet:"observed_at,timestamp(microsecond)"`
-}
-
-// hash returns what a row is known by. read is when it was read: the same journal sends that again. 0 stands for any time: a
-// change of an object has its own version.
-func (c *seenColumns) hash(read int64) uint64 {
+// hash returns what a row with some texts is known by. read is when it was read: the same journal sends that again. 0 stands
+// for any time: a change of an object has its own version.
+func hash(read int64, texts ...string) uint64 {
 	var d xxhash.Digest
 	d.Reset()
 	var buf [256]byte
 	b := buf[:0]
-	for _, text := range [...]string{c.Cluster, c.Group, c.Resource, c.Namespace, c.Name, c.UID, c.ResourceVersion, c.Type} {
+	for _, text := range texts {
 		b = append(append(b, text...), 0)
 	}
 	for ; read != 0; read >>= 8 {
@@ -60,16 +43,19 @@ func (c *seenColumns) hash(read int64) uint64 {
 	return d.Sum64()
 }
 
+// seenTexts are the columns of the texts that a row is known by.
+var seenTexts = []int{columnCluster, columnGroup, columnResource, columnNamespace, columnName, columnUID, columnResourceVersion, columnType}
+
 // Has reports whether the row of a change is stored. isVersion is set if no other change brings this version of its object:
 // then a row of another writer is the same one.
 func (s Seen) Has(f *Facts, isVersion bool) bool {
 	if len(s) == 0 {
 		return false
 	}
-	c := seenColumns{0, f.Cluster, f.Group, f.Resource, f.Namespace, f.Name, f.UID, f.ResourceVersion, f.Type, f.ObservedAt}
-	_, found := slices.BinarySearch(s, c.hash(f.ObservedAt.UnixMicro()))
+	texts := [...]string{f.Cluster, f.Group, f.Resource, f.Namespace, f.Name, f.UID, f.ResourceVersion, f.Type}
+	_, found := slices.BinarySearch(s, hash(f.ObservedAt.UnixMicro(), texts[:]...))
 	if !found && isVersion {
-		_, found = slices.BinarySearch(s, c.hash(0))
+		_, found = slices.BinarySearch(s, hash(0, texts[:]...))
 	}
 	return found
 }
@@ -106,25 +92,33 @@ func (w *Writer) addSeen(seen Seen, f File, zones []Zone) (Seen, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := parquet.NewGenericReader[seenColumns](p)
-	defer r.Close()
-	for buf := make([]seenColumns, 256); ; {
-		n, err := r.Read(buf)
-		for i := range buf[:n] {
-			c := &buf[i]
-			if c.Type == Alive || !slices.ContainsFunc(zones, func(z Zone) bool { return z.After < c.Sequence && c.Sequence <= z.UpTo }) {
-				continue
-			}
-			seen = append(seen, c.hash(c.ObservedAt.UnixMicro()))
-			if c.Name != "" {
-				seen = append(seen, c.hash(0))
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return seen, nil
-		}
+	texts := make([]string, len(seenTexts))
+	for _, g := range p.RowGroups() {
+		r, err := newRowReader(g, func(column int) bool {
+			return column == columnSequence || column == columnObservedAt || slices.Contains(seenTexts, column)
+		})
 		if err != nil {
 			return nil, err
 		}
+		for range g.NumRows() {
+			c, err := r.next()
+			if err != nil {
+				return nil, err
+			}
+			if c.text(columnType) == Alive || !slices.ContainsFunc(zones, func(z Zone) bool { return z.After < c.sequence() && c.sequence() <= z.UpTo }) {
+				continue
+			}
+			for i, column := range seenTexts {
+				texts[i] = c.text(column)
+			}
+			seen = append(seen, hash(c.cells[columnObservedAt].Int64(), texts...))
+			if c.text(columnName) != "" {
+				seen = append(seen, hash(0, texts...))
+			}
+		}
+		if err := r.close(); err != nil {
+			return nil, err
+		}
 	}
+	return seen, nil
 }

@@ -83,16 +83,15 @@ type Query struct {
 // changes: the control records of a resource come before its objects, those of a namespace before the objects there. Rows
 // are the caller's.
 func (s *Snapshot) Rows(ctx context.Context, q Query) iter.Seq2[*Row, error] {
-	p := newPlan(q)
-	return func(yield func(*Row, error) bool) { p.each(ctx, s.merge(0, p), yield) }
+	return func(yield func(*Row, error) bool) { each(ctx, s.merge(0, plan{Query: q}), yield) }
 }
 
 // StateAt returns the objects that existed at t, by object: of each the row of its newest state, with the author where one
 // is known. Which of them lie in a gap, the caller finds by the gaps among [Snapshot.Rows]. Rows are the caller's.
 func (s *Snapshot) StateAt(ctx context.Context, t time.Time, m Match) iter.Seq2[*Row, error] {
-	p := plan{match: m, to: t, state: true}
+	p := plan{Query: Query{Match: m, To: t}, state: true}
 	return func(yield func(*Row, error) bool) {
-		p.each(ctx, &objects{from: &fold{from: s.merge(s.Manifest.base(t), p)}}, yield)
+		each(ctx, &objects{from: &fold{from: s.merge(s.Manifest.base(t), p)}}, yield)
 	}
 }
 
@@ -109,35 +108,24 @@ func (s *Snapshot) merge(base int, p plan) source {
 	return m
 }
 
-// each passes the rows of a source, and reports whether there is more to pass.
-func (p *plan) each(ctx context.Context, from source, yield func(*Row, error) bool) bool {
+// each passes the rows of a source.
+func each(ctx context.Context, from source, yield func(*Row, error) bool) {
 	for {
 		next, err := from.next()
 		if errors.Is(err, io.EOF) {
-			return true
+			return
 		}
 		row := &Row{}
-		switch err = errors.Join(err, ctx.Err()); {
-		case err != nil:
-		case p.withoutObjects:
-			err = factsSchema.Reconstruct(&row.Facts, next.cells)
-		default:
+		if err = errors.Join(err, ctx.Err()); err == nil {
 			err = rowSchema.Reconstruct(row, next.cells)
 		}
-		if err != nil {
-			yield(nil, err)
-			return false
-		}
-		if !yield(row, nil) {
-			return false
+		if !yield(row, err) || err != nil {
+			return
 		}
 	}
 }
 
-var (
-	rowSchema   = parquet.SchemaOf(Row{})
-	factsSchema = parquet.SchemaOf(Facts{})
-)
+var rowSchema = parquet.SchemaOf(Row{})
 
 // source returns records by object, each valid until the next call; io.EOF comes after the last one.
 type source interface{ next() (record, error) }

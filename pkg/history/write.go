@@ -77,7 +77,7 @@ func (w *rowWriter) writeRows(rows []Row) error {
 			return err
 		}
 	}
-	return w.Close()
+	return w.end()
 }
 
 // writeRecords writes the records of a source and the end of the file.
@@ -85,7 +85,7 @@ func (w *rowWriter) writeRecords(from source) error {
 	for rows, begin := 0, int64(0); ; {
 		r, err := from.next()
 		if errors.Is(err, io.EOF) {
-			return w.Close()
+			return w.end()
 		}
 		if err != nil {
 			return err
@@ -101,6 +101,13 @@ func (w *rowWriter) writeRecords(from source) error {
 			rows, begin = 0, w.Size()
 		}
 	}
+}
+
+// end writes the end of the file.
+func (w *rowWriter) end() error {
+	err := w.Close()
+	w.file.Bytes = w.Size()
+	return err
 }
 
 // add adds a row that the file has to what the manifest says of it.

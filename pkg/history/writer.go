@@ -236,7 +236,7 @@ func (f *encodedFile) encode(w *Writer, rows []Row) error {
 	if err := w.encoder.writeRows(rows); err != nil {
 		return err
 	}
-	f.content, f.Bytes = out.Bytes(), int64(out.Len())
+	f.content = out.Bytes()
 	return nil
 }
 
