@@ -12,7 +12,6 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
@@ -68,33 +67,6 @@ func TestAccessIsAskedForEachScope(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
-}
-
-func TestMeasurementCountsOnlyTheScope(t *testing.T) {
-	var m measurement
-	s := selection.Scope{Filter: func(namespace string) bool { return namespace == "web" }}
-	for _, namespace := range []string{"web", "shop"} {
-		o := deltas.NewObject(namespace, "a")
-		o.Raw = []byte("0123456789")
-		m.addObject(o, s)
-	}
-	if m.changes != 1 || m.bytes != 10 {
-		t.Errorf("counted %+v, want one change of 10 bytes", m)
-	}
-}
-
-func TestInterruptedMeasurementHasReason(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeForbidden(w) }))
-	t.Cleanup(server.Close)
-	c, err := apiserver.NewClient(&rest.Config{Host: server.URL}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	pods := event.Resource{Version: "v1", Resource: "pods"}
-	if got := measureAll(t.Context(), c, []selection.Scope{{ID: "pods", Resource: pods}}, 1); got[0].err == nil || !strings.Contains(got[0].err.Error(), "forbidden") {
-		t.Errorf("got %+v, want that it is forbidden", got[0])
 	}
 }
 

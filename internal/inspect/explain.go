@@ -2,10 +2,8 @@ package inspect
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -16,15 +14,14 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// Explain queries the cluster for the resources that a configuration selects, their destinations and permissions. With a
-// window above 0 it watches for that time and measures the rates. version is that of the program. It contacts no sink and
-// stores nothing.
-func Explain(ctx context.Context, cfg *config.Config, version string, window time.Duration) (*Report, error) {
-	r, err := buildReport(ctx, cfg, version, window)
+// Explain queries the cluster for the resources that a configuration selects, their destinations and permissions. version is
+// that of the program. It contacts no sink and stores nothing.
+func Explain(ctx context.Context, cfg *config.Config, version string) (*Report, error) {
+	r, err := buildReport(ctx, cfg, version)
 	return r, exit.With(exit.Environment, err)
 }
 
-func buildReport(ctx context.Context, cfg *config.Config, version string, window time.Duration) (*Report, error) {
+func buildReport(ctx context.Context, cfg *config.Config, version string) (*Report, error) {
 	client, err := app.NewClient(cfg, version)
 	if err != nil {
 		return nil, err
@@ -49,10 +46,6 @@ func buildReport(ctx context.Context, cfg *config.Config, version string, window
 	fillWays(ctx, client, scopes)
 	if err := countPaths(ctx, client, r, cfg); err != nil {
 		return nil, err
-	}
-	if window > 0 {
-		r.Window = duration(window)
-		fillMeasurements(ctx, client, scopes, window)
 	}
 	return r, ctx.Err()
 }
@@ -121,24 +114,6 @@ func fillWays(ctx context.Context, client *apiserver.Client, scopes []*scopeRepo
 	})
 }
 
-// fillMeasurements measures every scope that is not known to be forbidden.
-func fillMeasurements(ctx context.Context, client *apiserver.Client, scopes []*scopeReport, window time.Duration) {
-	var readable []*scopeReport
-	var watched []selection.Scope
-	for _, s := range scopes {
-		if s.List != denied && s.Watch != denied {
-			readable, watched = append(readable, s), append(watched, s.scope)
-		}
-	}
-	for i, m := range measureAll(ctx, client, watched, window) {
-		measured := &measureReport{Changes: m.changes, Bytes: m.bytes, Window: duration(m.window)}
-		if m.err != nil {
-			measured.Error = m.err.Error()
-		}
-		readable[i].Measured = measured
-	}
-}
-
 // Report is the result of [Explain]. Its JSON form is the output of -o json, so members may be added but not renamed.
 type Report struct {
 	Server         string            `json:"server"`
@@ -148,7 +123,6 @@ type Report struct {
 	Namespaces     []namespaceReport `json:"namespaces,omitempty"` // named by rules, and missing or of unknown existence
 	Rules          []ruleReport      `json:"rules"`
 	Unanswered     []string          `json:"unanswered,omitempty"` // groups without an answer to discovery
-	Window         duration          `json:"window,omitempty"`     // of the measurement, if there was one
 }
 
 type sinkReport struct {
@@ -186,24 +160,16 @@ type resourceReport struct {
 }
 
 type scopeReport struct {
-	ID         string         `json:"id"`
-	Namespace  string         `json:"namespace,omitempty"` // the one watched; absent where it is all
-	List       permission     `json:"list"`
-	Watch      permission     `json:"watch"`
-	Reason     string         `json:"reason,omitempty"`     // why a verb is not allowed
-	Reads      string         `json:"reads,omitempty"`      // the ways to read that its server has, and those that it lacks
-	Unfollowed string         `json:"unfollowed,omitempty"` // why it cannot be listed and watched
-	Measured   *measureReport `json:"measured,omitempty"`
+	ID         string     `json:"id"`
+	Namespace  string     `json:"namespace,omitempty"` // the one watched; absent where it is all
+	List       permission `json:"list"`
+	Watch      permission `json:"watch"`
+	Reason     string     `json:"reason,omitempty"`     // why a verb is not allowed
+	Reads      string     `json:"reads,omitempty"`      // the ways to read that its server has, and those that it lacks
+	Unfollowed string     `json:"unfollowed,omitempty"` // why it cannot be listed and watched
 
 	scope   selection.Scope
 	lacking string // of Reads, the ways that its server lacks
-}
-
-type measureReport struct {
-	Window  duration `json:"window"`
-	Changes uint64   `json:"changes"`
-	Bytes   uint64   `json:"bytes"`
-	Error   string   `json:"error,omitempty"`
 }
 
 type nameReport struct {
@@ -232,12 +198,6 @@ func (n namespaceReport) statusText() string {
 	}
 	return "its existence is unknown: " + n.Unknown
 }
-
-// duration is written as the configuration writes durations.
-type duration time.Duration
-
-func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
-func (d duration) String() string               { return time.Duration(d).Round(time.Millisecond).String() }
 
 // newReport groups an explanation by rules.
 func newReport(cfg *config.Config, found *selection.Explanation) *Report {

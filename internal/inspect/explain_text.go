@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/kubecdc/kubecdc/internal/app"
 	"github.com/kubecdc/kubecdc/internal/config"
@@ -41,9 +40,6 @@ func (r *Report) WriteText(w io.Writer) error {
 		writeNames(&b, "left alone", rule.Left)
 		writePaths(&b, rule.Paths)
 		writeUncovered(&b, rule.Uncovered)
-	}
-	if r.Window > 0 {
-		r.writeMeasured(&b)
 	}
 	_, err := w.Write(b.Bytes())
 	return err
@@ -171,39 +167,6 @@ func (s *scopeReport) verbSuffix(p permission) string {
 	default:
 		return " (watch)"
 	}
-}
-
-// writeMeasured writes the rates, the busiest scope first.
-func (r *Report) writeMeasured(b *bytes.Buffer) {
-	var measured []*scopeReport
-	for _, s := range r.allScopes() {
-		if s.Measured != nil {
-			measured = append(measured, s)
-		}
-	}
-	slices.SortStableFunc(measured, func(a, b *scopeReport) int {
-		return cmp.Or(cmp.Compare(b.Measured.Bytes, a.Measured.Bytes), cmp.Compare(b.Measured.Changes, a.Measured.Changes))
-	})
-	fmt.Fprintf(b, "\nmeasured for %s\n", r.Window)
-	t := newTable(b)
-	t.addRow("SCOPE", "CHANGES", "CHANGES/S", "BYTES/S", "BYTES/CHANGE")
-	var all measureReport
-	for _, s := range measured {
-		m := s.Measured
-		all.Changes, all.Bytes, all.Window = all.Changes+m.Changes, all.Bytes+m.Bytes, max(all.Window, m.Window)
-		t.addRow(append(append([]string{s.ID}, m.rateCells()...), m.Error)...)
-	}
-	t.addRow(append([]string{"all"}, all.rateCells()...)...)
-	t.flush()
-}
-
-func (m *measureReport) rateCells() []string {
-	seconds := max(time.Duration(m.Window).Seconds(), 0.001)
-	perChange := "-"
-	if m.Changes > 0 {
-		perChange = fmt.Sprint(m.Bytes / m.Changes)
-	}
-	return []string{fmt.Sprint(m.Changes), fmt.Sprintf("%.2f", float64(m.Changes)/seconds), fmt.Sprintf("%.0f", float64(m.Bytes)/seconds), perChange}
 }
 
 // table aligns columns, with an indentation of two.

@@ -68,7 +68,7 @@ func CheckOnline(ctx context.Context, cfg *config.Config, version string) Checkl
 
 // checkCluster checks the API server and the selected resources; report is nil if the API server does not answer.
 func checkCluster(ctx context.Context, cfg *config.Config, version string) (all Checklist, report *Report) {
-	report, err := buildReport(ctx, cfg, version, 0)
+	report, err := buildReport(ctx, cfg, version)
 	if err != nil {
 		return Checklist{{Name: "cluster", Reason: err.Error()}}, nil
 	}

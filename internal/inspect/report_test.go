@@ -1,12 +1,10 @@
 package inspect
 
 import (
-	"bytes"
 	"flag"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
@@ -14,20 +12,6 @@ import (
 func TestMain(m *testing.M) { leaks.Main(m) }
 
 var update = flag.Bool("update", false, "write the golden files anew; read every one before you commit it")
-
-func TestRatesAreSortedBusiestFirst(t *testing.T) {
-	scope := func(id string, m *measureReport) *scopeReport { return &scopeReport{ID: id, Measured: m} }
-	ten := duration(10 * time.Second)
-	r := &Report{Window: ten, Rules: []ruleReport{{Resources: []resourceReport{{Scopes: []*scopeReport{
-		scope("nodes", &measureReport{Window: ten}),
-		scope("secrets", nil), // forbidden
-		scope("jobs.batch", &measureReport{Window: duration(time.Second), Changes: 1, Bytes: 900, Error: "the API server ended the watch"}),
-		scope("pods", &measureReport{Window: ten, Changes: 25, Bytes: 50_000}),
-	}}}}}}
-	var b bytes.Buffer
-	r.writeMeasured(&b)
-	compareGolden(t, "measured.golden.txt", b.String())
-}
 
 func TestAccessTextNamesDifferences(t *testing.T) {
 	scope := func(namespace string, list, watch permission) *scopeReport {
