@@ -89,7 +89,6 @@ func (f *tapFlags) selectionRule() selection.Rule {
 	return selection.Rule{Select: f.selected, Namespaces: selection.Namespaces{Include: f.namespaces}, LabelSelector: f.labels}
 }
 
-// validate reports what is wrong with the flags.
 func (f *tapFlags) validate() error {
 	if len(f.selected) == 0 {
 		return fmt.Errorf("nothing to watch: give for example --select deployments.apps, or --select '*' for everything")

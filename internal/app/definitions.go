@@ -70,7 +70,6 @@ func (p *PathChecker) CountPaths(ctx context.Context, policy shape.Policy, scope
 	return counter, nil
 }
 
-// sample adds some objects of a scope to a counter.
 func (p *PathChecker) sample(ctx context.Context, s selection.Scope, counter *shape.PathCounter) {
 	if e, err := p.client.Endpoint(s); err == nil {
 		_ = e.Sample(ctx, maxSampledObjects, counter.AddObject) // the scope's own condition has the reason

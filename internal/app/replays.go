@@ -255,7 +255,6 @@ func (s *requestedReplays) awaitEnds(
 	return true, s.endSignal(ctx, r, signals.State(r.State), count, result)
 }
 
-// endSignal stores the end of a signal, and removes its replay.
 func (s *requestedReplays) endSignal(ctx context.Context, r journal.Replay, state signals.State, count uint64, result string) error {
 	s.registry.Update(func(b *signals.Book) {
 		if signal, ok := b.Find(r.ID); ok {

@@ -174,7 +174,6 @@ func (set *sinkSet) fencedByName() map[string]sinks.Fenced {
 	return all
 }
 
-// startAll starts the delivery of every sink.
 func (set *sinkSet) startAll(failed func(error)) {
 	for _, r := range set.runners {
 		r.startDelivery(set.cfg.Delivery.Retry, failed)

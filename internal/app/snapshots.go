@@ -230,7 +230,6 @@ func (s *requestedSnapshots) waitsForSnapshot(sink string) string {
 	return ""
 }
 
-// request requests the snapshots of a signal, of scopes.
 func (s *requestedSnapshots) request(ctx context.Context, signal signals.Signal, scopes []source.SelectedScope) error {
 	requests := map[string]event.SnapshotRequest{}
 	for _, scope := range scopes {

@@ -112,7 +112,6 @@ func outdatedProblem(objects map[string]int) (p condition.Problem) {
 	return p
 }
 
-// sinkStatus returns the status of a sink.
 func (r *runner) sinkStatus() admin.SinkStatus {
 	s := admin.SinkStatus{
 		Name: r.name, Kind: r.kind, Losses: r.lossCount(), Missing: r.missingChanges(), Stats: r.currentPipeline().Stats(), Paused: !r.pause.PausedSince().IsZero(),
@@ -242,7 +241,6 @@ func newAttributionRunner(
 	return n, nil
 }
 
-// resourcesOf returns the resources in the journal that are selected.
 func resourcesOf(j *journal.Journal, selected func(group, resource string) bool) (all []event.Resource, err error) {
 	names, err := j.Resources()
 	for _, name := range names {

@@ -132,7 +132,6 @@ func (m *recentMap[V]) putNewest(key string, v V) (evicted V, full bool) {
 	return oldest.value, true
 }
 
-// remove removes an entry and returns its value.
 func (m *recentMap[V]) remove(key string) (v V, found bool) {
 	e, found := m.all[key]
 	if !found {
@@ -196,7 +195,6 @@ func isNewer(version, than string) bool {
 	return ordered && order > 0
 }
 
-// recordAnswer records the version in the answer to a request.
 func (a *versionTimes) recordAnswer(r *Request) {
 	if r.Origin == "" || r.Done == 0 || !resourceversion.IsOrdered(r.Answer.ResourceVersion) {
 		return

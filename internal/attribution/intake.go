@@ -282,7 +282,6 @@ func (g *lossTracker) extendLoss(reason string, now time.Time) bool {
 	return false
 }
 
-// addLoss adds a loss.
 func (g *lossTracker) addLoss(l *Loss) {
 	g.lastLoss = l.To
 	for g.hasLossFrom(l.From) {

@@ -190,7 +190,6 @@ func (m *Matcher) Resolve(now time.Time) {
 	m.changes.removeResolved()
 }
 
-// setStart sets when the process was started.
 func (m *Matcher) setStart(at time.Time) { m.startedAt, m.lag.startedAt = at, at }
 
 // SourceLag returns by how much audit events are late at this time.

@@ -138,7 +138,6 @@ func addressOf(at, version string, before bool) waitAddress {
 	}{at, version, before}))
 }
 
-// address returns the address of a claim.
 func (c *claim) address() waitAddress {
 	return addressOf(c.waitKey(), c.version, c.kind == byRelease || c.kind == byMark)
 }

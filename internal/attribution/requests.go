@@ -265,7 +265,6 @@ func (c *claim) isReusable() bool {
 	return c.kind == byEviction || c.kind == byUnseen
 }
 
-// claimsOfRequest returns all claims of a request.
 func claimsOfRequest(r *waitingRequest) []claim {
 	switch {
 	case !r.IsWrite():

@@ -168,13 +168,11 @@ func (r *resolver) firstProven(all []claim, p *pendingChange) *Request {
 	return earliestClaim(proven).Request
 }
 
-// earliestClaim returns the claim that was received first.
 func earliestClaim(all []claim) *claim {
 	first := slices.MinFunc(all, func(a, b claim) int { return cmp.Compare(a.Received, b.Received) })
 	return &first
 }
 
-// sameActor reports whether all claims are of one identity.
 func sameActor(all []claim) bool {
 	for _, c := range all[1:] {
 		if c.Actor() != all[0].Actor() {

@@ -56,7 +56,6 @@ func (s *shared) numberRequest(r *Request) bool {
 	return s.matcher.NumberRequest(r)
 }
 
-// addRequests adds stored requests.
 func (s *shared) addRequests(requests []*Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -40,7 +40,6 @@ func isLoopbackAddress(address string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// validateToken checks the token of signals.
 func validateToken(rep *reporter, token credentials.Secret) {
 	if token == (credentials.Secret{}) {
 		return

@@ -104,7 +104,6 @@ func isInvisible(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r != ' ' && unicode.IsSpace(r) || r == unicode.ReplacementChar
 }
 
-// forEachString calls f for every string of v, with its path.
 func forEachString(v reflect.Value, path string, f func(path, text string)) {
 	switch v.Kind() {
 	case reflect.String:

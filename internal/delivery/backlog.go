@@ -359,7 +359,6 @@ func (b *backlog) updateHeld() (held map[sinks.Lane]error, released []sinks.Lane
 	return held, released
 }
 
-// laggingLanes returns the names of the lanes that lag.
 func (b *backlog) laggingLanes() (names []sinks.Lane) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -128,7 +128,6 @@ func (h *health) attemptOf(name sinks.Lane, now time.Time) *attempt {
 	return a
 }
 
-// recordPublish records that a Publish of a lane begins.
 func (h *health) recordPublish(name sinks.Lane) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,14 +200,12 @@ func labelsOf(names []sinks.Lane) (labels []string) {
 	return labels
 }
 
-// recordPingStart records when a ping begins.
 func (h *health) recordPingStart(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ping.begin(now)
 }
 
-// recordPing records the result of a ping.
 func (h *health) recordPing(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -150,7 +150,6 @@ func newEntry(r event.Record, topic *sinks.Template, rejection error) entry {
 	return entry{offset: r.Offset, change: r.Change, inFrame: r.InFrame, size: r.Change.Size(), topic: topic, rejection: rejection}
 }
 
-// originalRecord returns the change as it was read.
 func (e entry) originalRecord() event.Record {
 	if e.original != nil {
 		e.change = e.original

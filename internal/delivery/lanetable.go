@@ -125,7 +125,6 @@ func countChange(before, now bool) int {
 	return 0
 }
 
-// queueEntry appends e to the queue of l.
 func (t *laneTable) queueEntry(l *lane, e entry) {
 	l.queue.pushEntry(e)
 	l.usedRecently = true

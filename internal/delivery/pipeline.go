@@ -283,7 +283,6 @@ func (p *Pipeline) Stats() Stats {
 	return s
 }
 
-// journalError adds the sink and the operation to an error.
 func journalError(sinkName, operation string, err error) error {
 	return fmt.Errorf("sink %q: %s: %w", sinkName, operation, err)
 }

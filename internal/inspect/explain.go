@@ -238,7 +238,6 @@ func newResourceReport(m selection.Match, by string) resourceReport {
 
 func pathOf(rule, name int) string { return fmt.Sprintf("resources[%d].select[%d]", rule, name) }
 
-// allScopes returns the scopes of all rules, in order.
 func (r *Report) allScopes() []*scopeReport {
 	var all []*scopeReport
 	for _, rule := range r.Rules {

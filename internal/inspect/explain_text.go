@@ -45,7 +45,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// scopeNotes returns the scopes of which there is something to note.
 func (r ruleReport) scopeNotes(of func(*scopeReport) string) (notes []nameReport) {
 	for _, resource := range r.Resources {
 		for _, s := range resource.Scopes {

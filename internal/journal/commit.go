@@ -191,7 +191,6 @@ func (b *writeBatch) putKey(key, value []byte) { _ = b.Set(key, value, nil) }
 
 func (b *writeBatch) removeKey(key []byte) { _ = b.Batch.Delete(key, nil) }
 
-// removePrefix deletes all keys that start with prefix.
 func (b *writeBatch) removePrefix(prefix []byte) {
 	_ = b.Batch.DeleteRange(prefix, codec.KeyAfterPrefix(prefix), nil)
 }
@@ -223,7 +222,6 @@ const (
 	maxMarker    = 256 << 10 // bytes of the marker: the reason names every sink
 )
 
-// contentsOf returns what a reason has from describeContents.
 func contentsOf(reason string) string {
 	_, contents, described := strings.Cut(reason, contentsPart)
 	contents, _, _ = strings.Cut(contents, earlierPart)

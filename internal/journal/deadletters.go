@@ -93,7 +93,6 @@ func (d *DeadLetters) allCounts() map[string]deadLetterCount {
 	return maps.Clone(d.counts)
 }
 
-// loadFromStore counts what is stored.
 func (d *DeadLetters) loadFromStore() error {
 	counts, err := d.reader().countBySink()
 	d.mu.Lock()
@@ -176,7 +175,6 @@ func (w *deadLetterWrite) storedSize(key []byte) (int64, error) {
 // deadLetterReader reads the dead letters of a store.
 type deadLetterReader struct{ storeReader }
 
-// countBySink returns how many dead letters each sink has.
 func (r deadLetterReader) countBySink() (map[string]deadLetterCount, error) {
 	counts := map[string]deadLetterCount{}
 	return counts, r.forEachKey([]byte{codec.PrefixDeadLetter}, func(key, value []byte) error {

@@ -116,7 +116,6 @@ func (i *Identity) Signals() (map[uint64][]byte, error) {
 	return entries, i.store.checkCorruption("signals", err)
 }
 
-// loadSignals returns the entries of signals, and their stored size.
 func loadSignals(r storeReader) (entries map[uint64][]byte, size int64, err error) {
 	entries = map[uint64][]byte{}
 	err = r.forEachKey(codec.PrefixSignals, func(key, value []byte) error {

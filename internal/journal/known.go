@@ -313,7 +313,6 @@ func (w *knownWrite) allResources() map[string]event.StoredResource {
 	return all
 }
 
-// dropResource deletes all that is stored of a resource.
 func (w *knownWrite) dropResource(name string) {
 	w.removeNamed(codec.PrefixKnown, name)
 	w.removeNamed(codec.PrefixBody, name)

@@ -172,7 +172,6 @@ func (w *logWrite) sealFrame() {
 	w.openFrame, w.openBytes = nil, 0
 }
 
-// hasChanges reports whether changes were added.
 func (w *logWrite) hasChanges() bool { return len(w.openFrame) > 0 || len(w.frames) > 0 }
 
 // dropAll deletes all changes. Offsets go on.

@@ -297,7 +297,6 @@ func (o *Offline) Stat() (OfflineStat, error) {
 	return s, o.wrapReadError("recovery", err)
 }
 
-// countResources counts what is stored of each resource.
 func (o *Offline) countResources() ([]ResourceStat, error) {
 	found := map[string]*ResourceStat{}
 	of := func(name string) *ResourceStat {

@@ -332,7 +332,6 @@ func (w *sinkWrite) checkCursor(sink string, c event.Cursor, log *logWrite) erro
 	return nil
 }
 
-// setCursor stores the cursor of a declared sink.
 func (w *sinkWrite) setCursor(sink string, c event.Cursor) {
 	w.batch.putKey(codec.KeyCursor(sink), codec.EncodeCursor(c))
 	w.edited[sink] = &sinkCursor{cursor: c, stored: true}

@@ -370,7 +370,6 @@ func (p *entryMap) get(hash uint64, key []byte) (value []byte, ok bool) {
 	return []byte(other), ok
 }
 
-// set copies key and value into the map.
 func (p *entryMap) set(hash uint64, key, value []byte) {
 	e, taken := p.findEntry(hash, key)
 	switch {

@@ -167,7 +167,6 @@ func (t *table) mergeShards(each func(entry) error) error {
 	return nil
 }
 
-// totalBytes is the size of all keys and values.
 func (t *table) totalBytes() (n int64) {
 	for i := range shards {
 		for _, e := range t.entriesOfPart(i) {

@@ -400,7 +400,6 @@ func describeLane(l sinks.StoredLane) string {
 	return l.Target
 }
 
-// sortDifferences sorts by object and kind.
 func sortDifferences(all []Difference) {
 	slices.SortFunc(all, func(a, b Difference) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind),

@@ -556,7 +556,6 @@ func (t *stringCopies) copyStrings(all ...*string) {
 	}
 }
 
-// copyLists replaces each list and its strings with copies.
 func (t *stringCopies) copyLists(lists ...*[]string) {
 	for _, list := range lists {
 		*list = append([]string(nil), *list...)

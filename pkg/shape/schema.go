@@ -371,7 +371,6 @@ func (s *Schema) findPlaces(paths map[int]path.Path, tree *path.Tree) typePlaces
 	return found
 }
 
-// eachNode calls each for the nodes that a path leads to.
 func (s *Schema) eachNode(n *schemaNode, p path.Path, depth int, each func(*schemaNode)) {
 	resolved := s.resolveRef(n)
 	switch {

@@ -216,7 +216,6 @@ func (p *poller) changesVersion(r *runner, wanted selection.Scope) bool {
 	return true
 }
 
-// guardTypes reports to the guard what is watched.
 func (p *poller) guardTypes(wanted map[string][]selection.Scope, edited bool) {
 	if p.cfg.Guard == nil {
 		return

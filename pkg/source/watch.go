@@ -206,7 +206,6 @@ func (w *watcher) inTurn(emit func() error) error {
 	return emit()
 }
 
-// doDue does the work that is due.
 func (w *watcher) doDue(ctx context.Context) error {
 	do := w.due
 	w.due = nil

@@ -138,7 +138,6 @@ type changeCoder struct {
 	bodies []byte // still to be read; nil where they are left out
 }
 
-// codeChange codes the metadata of a change.
 func (f *changeCoder) codeChange(c *event.Change) {
 	form.CodeEnum(&f.Coder, typeCodes, &c.Type)
 	form.CodeEnum(&f.Coder, deltaCodes, &c.Delta)

@@ -195,7 +195,6 @@ type state struct {
 	body event.Body // Raw is compressed
 }
 
-// memoryBytes estimates the memory of a state, in bytes.
 func (s *state) memoryBytes() int {
 	const overhead = 320
 	return overhead + len(s.body.Raw)

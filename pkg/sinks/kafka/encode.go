@@ -83,7 +83,6 @@ func (b *batchEncoder) reencodeBatch(ctx context.Context, f *inFlightBatch, mess
 	return err
 }
 
-// recordTooLarge records that the topic refuses batches of the size of f.
 func (b *batchEncoder) recordTooLarge(f *inFlightBatch) {
 	b.refusedBytes = min(b.refusedBytes, f.size())
 }

@@ -57,7 +57,6 @@ func (r *StoredReader) StoredLanes(ctx context.Context, _ string) ([]sinks.Store
 	}}, nil
 }
 
-// findStream looks the stream up.
 func (r *StoredReader) findStream(ctx context.Context) (*stream.Info, *connection.Link, error) {
 	l, err := r.connector.connectedLink(ctx)
 	if err != nil {

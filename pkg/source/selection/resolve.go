@@ -195,7 +195,6 @@ func (r *resolver) addUnserved(rule, name int, p pattern) {
 	r.out.Unserved = append(r.out.Unserved, u)
 }
 
-// isNamed reports whether some rule selects a resource by its name.
 func isNamed(rules []Rule, r event.Resource) bool {
 	return slices.ContainsFunc(rules, func(rule Rule) bool {
 		return slices.ContainsFunc(parsePatterns(rule.Select), func(p pattern) bool { return !p.isWildcard() && p.matchesResource(r) })

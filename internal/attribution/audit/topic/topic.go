@@ -175,7 +175,6 @@ func (t *Topic) startPartition(ctx context.Context, id int32, failed func(error)
 	}()
 }
 
-// stopPartition stops the task of a partition and waits for it.
 func (t *Topic) stopPartition(id int32) {
 	r := t.tasks[id]
 	r.stop()
