@@ -12,7 +12,7 @@ import (
 
 func stateCommand() *cobra.Command {
 	return groupCommand("state", "Look at the replicated state, or remove it", "",
-		stateShowCommand(), stateCheckCommand(), stateResetCommand())
+		stateShowCommand(), stateResetCommand())
 }
 
 // stateConfig adds --config, which names the state.
@@ -30,7 +30,8 @@ func stateShowCommand() *cobra.Command {
 		Short: "Show the owner and the content of the replicated state",
 		Long: `Show the owner, the progress and the content of the replicated state: objects and
 positions of each resource, and how far each lane is covered. It may run beside
-exporters and does not disturb them.`,
+exporters and does not disturb them. The exit code is 1 if an exporter with this
+configuration cannot use the state, and 3 if the bus cannot be reached.`,
 		Args: cobra.NoArgs,
 	}
 	load := stateConfig(cmd)
@@ -41,26 +42,6 @@ exporters and does not disturb them.`,
 			return err
 		}
 		return inspect.ShowState(cmd.Context(), cfg, output.isJSON(), cmd.OutOrStdout())
-	}
-	return cmd
-}
-
-func stateCheckCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "check --config FILE",
-		Short: "Read the whole replicated state and report whether it can be used",
-		Long: `Read the whole replicated state and report whether an exporter with this
-configuration can use it: format, group, and every entry. The exit code is 1 if it
-cannot, and 3 if the bus cannot be reached.`,
-		Args: cobra.NoArgs,
-	}
-	load := stateConfig(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := load()
-		if err != nil {
-			return err
-		}
-		return inspect.CheckState(cmd.Context(), cfg, cmd.OutOrStdout())
 	}
 	return cmd
 }

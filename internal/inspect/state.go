@@ -48,28 +48,6 @@ func ShowState(ctx context.Context, cfg *config.Config, asJSON bool, out io.Writ
 	})
 }
 
-// CheckState reads the complete replicated state and reports whether an exporter with this configuration can use it.
-func CheckState(ctx context.Context, cfg *config.Config, out io.Writer) error {
-	return withState(ctx, cfg, func(ctx context.Context, k *state.Writer) error {
-		r, err := k.Inspect(ctx)
-		var refused *state.RefusedError
-		switch {
-		case errors.As(err, &refused):
-			return exit.With(exit.Runtime, err)
-		case err != nil:
-			return err
-		case r.Version == 0:
-			_, err = fmt.Fprintln(out, "there is no state yet: the first active exporter creates it")
-		case !r.Complete:
-			_, err = fmt.Fprintf(out, "the state is being created by %s: it is valid once all sinks have delivered what its journal held\n", r.Owner)
-		default:
-			_, err = fmt.Fprintf(out, "ok: format %d, %d objects of %d resources, %d lanes, written by %s at %s\n", r.Version, r.Objects,
-				len(r.Resources), len(r.Lanes), r.Owner, r.CheckpointAt.Format(time.RFC3339))
-		}
-		return err
-	})
-}
-
 // ResetState removes the replicated state.
 func ResetState(ctx context.Context, cfg *config.Config, out io.Writer) error {
 	return withState(ctx, cfg, func(ctx context.Context, k *state.Writer) error {
