@@ -28,6 +28,9 @@ func historyCommand() *cobra.Command {
 		`Ask what changed, by whom, and what existed at a moment, from the folder that the
 sink "history" writes: see 'exporter run --history'. No cluster is contacted.
 
+With --config and --sink the topics or the stream of a sink are read, of the formats json
+and CloudEvents, through an index: a history in a folder, which each command continues.
+
 TYPE is as kubectl takes it: plural, singular, short name or kind. A moment is a time
 (2026-01-02T15:04:05Z, 2026-01-02, 15:04), how long ago (30m, 2h, 3d), or a
 resourceVersion (rv:4711), which is exact where times are known to seconds.
@@ -42,11 +45,12 @@ type historyFlags struct {
 	dir       string
 	namespace string
 	output    *choice
+	indexFlags
 }
 
 func addHistoryFlags(cmd *cobra.Command, formats ...string) *historyFlags {
 	f := &historyFlags{}
-	cmd.Flags().StringVar(&f.dir, "dir", defaultHistory, "folder of the history, or s3://BUCKET/PREFIX")
+	f.addPlaceFlags(cmd)
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "only this namespace; all without")
 	cmd.Flags().BoolP("all-namespaces", "A", false, "all namespaces, as without -n")
 	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
@@ -58,6 +62,13 @@ func addHistoryFlags(cmd *cobra.Command, formats ...string) *historyFlags {
 func (f *historyFlags) ask(cmd *cobra.Command, args []string, answer func(context.Context, *history.History, history.Scope) error) error {
 	ctx, stop := untilInterrupted(cmd.Context())
 	defer stop()
+	if err := f.openSource(cmd); err != nil {
+		return err
+	}
+	defer f.closeSource()
+	if err := f.fill(ctx); err != nil {
+		return err
+	}
 	h, err := history.Open(f.dir)
 	if err != nil {
 		return err
@@ -149,7 +160,7 @@ its change has a line of its own then.`,
 			if err := h.Log(ctx, o, p.PrintEntry); err != nil || !*follow {
 				return err
 			}
-			return history.Follow(ctx, f.dir, h, o, p.PrintEntry)
+			return f.follow(ctx, func(ctx context.Context) error { return history.Follow(ctx, f.dir, h, o, p.PrintEntry) })
 		})
 	}
 	return cmd
@@ -260,7 +271,8 @@ is a warning.`,
   kubectl --kubeconfig history.kubeconfig get pods -A -w`,
 		Args: cobra.NoArgs,
 	}
-	dir := cmd.Flags().String("dir", defaultHistory, "folder of the history, or s3://BUCKET/PREFIX")
+	f := historyFlags{}
+	f.addPlaceFlags(cmd)
 	file := cmd.Flags().String("kubeconfig", "history.kubeconfig", "the kubeconfig to write")
 	at, from := momentFlag(cmd, "at", "the moment"), momentFlag(cmd, "from", "the moment from which on everything happens again")
 	until := momentFlag(cmd, "until", "the moment at which time stands still; the newest change without")
@@ -280,7 +292,6 @@ is a warning.`,
 		if moments[2].IsBefore(moments[1]) {
 			return exit.With(exit.Usage, fmt.Errorf("--until: expected a moment after --from %s, found %s", moments[1], moments[2]))
 		}
-		f := historyFlags{dir: *dir}
 		debug.SetGCPercent(gcPercentOfServe)
 		return f.ask(cmd, nil, func(ctx context.Context, h *history.History, _ history.Scope) error {
 			return serveHistory(ctx, cmd, h, moments, *speed, *file)
@@ -368,7 +379,7 @@ exporter's user; a browser elsewhere comes by kubectl port-forward.`,
 	return cmd
 }
 
-// gcPercentOfServe keeps a replay, which reads and drops objects all the time, near the memory of what is alive.
+// gcPercentOfServe keeps a replay, and an index that is filled, near the memory of what is alive: objects come and go.
 const gcPercentOfServe = 30
 
 // maxSpeed passes a year in half a minute.

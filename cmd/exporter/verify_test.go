@@ -33,7 +33,7 @@ journal: {dir: `+t.TempDir()+`}
 	}{
 		{nil, exit.Usage, "--sink is missing: expected one of topic, plain, bucket"},
 		{[]string{"--sink", "none"}, exit.Usage, `no sink "none" is configured`},
-		{[]string{"--sink", "hook"}, exit.Usage, "only Kafka and NATS can be read back"},
+		{[]string{"--sink", "hook"}, exit.Usage, "only Kafka and NATS can;"},
 		{[]string{"--sink", "bucket"}, exit.Environment, "the sink bucket has no watermarks"},
 		{[]string{"--sink", "plain"}, exit.Environment, "set `watermarks: 10s` in it"},
 		{[]string{"--sink", "topic", "--bodies", "--stream-only"}, exit.Usage, "give one of them"},

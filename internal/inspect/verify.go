@@ -25,8 +25,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// closeReaderTimeout bounds the end of the connections to a bus.
-const closeReaderTimeout = 5 * time.Second
+// CloseReaderTimeout bounds the end of the connections to a bus.
+const CloseReaderTimeout = 5 * time.Second
 
 // VerifyOptions select what is verified.
 type VerifyOptions struct {
@@ -41,7 +41,7 @@ type VerifyOptions struct {
 
 // Verify compares a sink with the cluster.
 func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.Result, error) {
-	s, err := chooseVerifiedSink(cfg, o.Sink)
+	s, err := ChooseStoredSink(cfg, o.Sink)
 	if err != nil {
 		return nil, exit.With(exit.Usage, err)
 	}
@@ -58,7 +58,7 @@ func Verify(ctx context.Context, cfg *config.Config, o VerifyOptions) (*verify.R
 		return nil, exit.With(exit.Environment, err)
 	}
 	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeReaderTimeout)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseReaderTimeout)
 		defer cancel()
 		_ = reader.Close(closing) // it only read
 	}()
@@ -150,14 +150,14 @@ func VerifyError(r *verify.Result) error {
 	}
 }
 
-// chooseVerifiedSink returns the sink with a name, or the only one that can be read back.
-func chooseVerifiedSink(cfg *config.Config, name string) (config.Sink, error) {
+// ChooseStoredSink returns the sink with a name, or the only one that can be read back.
+func ChooseStoredSink(cfg *config.Config, name string) (config.Sink, error) {
 	var found []config.Sink
 	var names []string
 	for _, s := range cfg.Sinks {
 		if s.Name == name {
 			if s.Kafka == nil && s.NATS == nil {
-				return s, fmt.Errorf("the sink %s cannot be verified: only Kafka and NATS can be read back; add a sink of one of them", name)
+				return s, fmt.Errorf("the sink %s cannot be read back: only Kafka and NATS can; name a sink of one of them", name)
 			}
 			return s, nil
 		}
@@ -169,7 +169,7 @@ func chooseVerifiedSink(cfg *config.Config, name string) (config.Sink, error) {
 	case name != "":
 		return config.Sink{}, fmt.Errorf("no sink %q is configured", name)
 	case len(found) == 0:
-		return config.Sink{}, errors.New("no sink can be verified: expected one with kafka, or with nats")
+		return config.Sink{}, errors.New("no sink can be read back: expected one with kafka, or with nats")
 	case len(found) > 1:
 		return config.Sink{}, fmt.Errorf("--sink is missing: expected one of %s", strings.Join(names, ", "))
 	}

@@ -28,7 +28,7 @@ func (t table) addRecord(lane int, r sinks.StoredRecord) {
 }
 
 // StoredLanes implements [sinks.StoredReader].
-func (t table) Targets(context.Context) ([]string, error) { return nil, nil }
+func (t table) Targets(context.Context, ...string) ([]string, error) { return nil, nil }
 
 func (t table) StoredLanes(context.Context, string) (lanes []sinks.StoredLane, _ error) {
 	for i := range t {

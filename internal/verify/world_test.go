@@ -183,7 +183,7 @@ func (w *world) restart() {
 }
 
 // StoredLanes implements [sinks.StoredReader].
-func (w *world) Targets(context.Context) ([]string, error) { return nil, nil }
+func (w *world) Targets(context.Context, ...string) ([]string, error) { return nil, nil }
 
 func (w *world) StoredLanes(context.Context, string) ([]sinks.StoredLane, error) {
 	if w.live != nil {

@@ -102,7 +102,7 @@ func (w *Writer) replaceFiles(old []File, by ...File) error {
 	defer w.mu.Unlock()
 	files := slices.Clone(w.manifest.Files)
 	at := slices.IndexFunc(files, func(f File) bool { return f.Path == old[0].Path })
-	if err := w.commit(slices.Replace(files, at, at+len(old), by...)); err != nil {
+	if err := w.commit(slices.Replace(files, at, at+len(old), by...), w.manifest.Read); err != nil {
 		return err
 	}
 	for _, f := range old {

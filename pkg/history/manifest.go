@@ -28,6 +28,8 @@ type Manifest struct {
 	Writer  string `json:"writer"`  // an identity of one process's turn
 	History string `json:"history"` // an identity of the folder's content, made with the first commit
 	Files   []File `json:"files"`
+	// Read is up to where the source of an index has been read: see [Batch.With]. An exporter writes none.
+	Read json.RawMessage `json:"read,omitempty"`
 }
 
 // File is a file of a history. The rows of one follow those of the one before it in sequence; within a file they are sorted

@@ -46,13 +46,17 @@ func hash(read int64, texts ...string) uint64 {
 // seenTexts are the columns of the texts that a row is known by.
 var seenTexts = []int{columnCluster, columnGroup, columnResource, columnNamespace, columnName, columnUID, columnResourceVersion, columnType}
 
+func textsOf(f *Facts) [8]string {
+	return [...]string{f.Cluster, f.Group, f.Resource, f.Namespace, f.Name, f.UID, f.ResourceVersion, f.Type}
+}
+
 // Has reports whether the row of a change is stored. isVersion is set if no other change brings this version of its object:
 // then a row of another writer is the same one.
 func (s Seen) Has(f *Facts, isVersion bool) bool {
 	if len(s) == 0 {
 		return false
 	}
-	texts := [...]string{f.Cluster, f.Group, f.Resource, f.Namespace, f.Name, f.UID, f.ResourceVersion, f.Type}
+	texts := textsOf(f)
 	_, found := slices.BinarySearch(s, hash(f.ObservedAt.UnixMicro(), texts[:]...))
 	if !found && isVersion {
 		_, found = slices.BinarySearch(s, hash(0, texts[:]...))

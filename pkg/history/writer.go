@@ -64,7 +64,7 @@ func (w *Writer) claim() (err error) {
 	}
 	w.from = cmp.Or(w.from, w.manifest.Writer, w.id)
 	w.manifest.History = cmp.Or(w.manifest.History, strings.ToLower(rand.Text()[:12]))
-	if err := w.commit(w.manifest.Files); err != nil {
+	if err := w.commit(w.manifest.Files, w.manifest.Read); err != nil {
 		return err
 	}
 	return w.removeUncommitted()
@@ -128,8 +128,8 @@ func (w *Writer) removeUncommitted() error {
 }
 
 // commit makes a manifest of files the newest. The caller holds mu.
-func (w *Writer) commit(files []File) error {
-	m := &Manifest{Format: FormatVersion, Version: w.manifest.Version + 1, Writer: w.id, History: w.manifest.History, Files: files}
+func (w *Writer) commit(files []File, read json.RawMessage) error {
+	m := &Manifest{Format: FormatVersion, Version: w.manifest.Version + 1, Writer: w.id, History: w.manifest.History, Files: files, Read: read}
 	content, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -185,7 +185,11 @@ type Batch struct {
 	writer *Writer
 	first  int64
 	files  []encodedFile
+	read   json.RawMessage
 }
+
+// With stores with the rows up to where their source has been read.
+func (b *Batch) With(read json.RawMessage) { b.read = read }
 
 type encodedFile struct {
 	File
@@ -196,12 +200,12 @@ type encodedFile struct {
 // afterwards.
 func (w *Writer) NewBatch(rows []Row) (*Batch, error) {
 	w.mu.Lock()
-	day, sequence := dayPrefix, w.manifest.LastSequence()
+	day, sequence, read := dayPrefix, w.manifest.LastSequence(), w.manifest.Read
 	if n := len(w.manifest.Files); n > 0 {
 		day = w.manifest.Files[n-1].day()
 	}
 	w.mu.Unlock()
-	b := &Batch{writer: w, first: sequence + 1}
+	b := &Batch{writer: w, first: sequence + 1, read: read}
 	for len(rows) > 0 {
 		n := 0
 		next := day
@@ -257,7 +261,7 @@ func (b *Batch) Commit() error {
 		files = append(files, f.File)
 		w.spare = f.content[:0]
 	}
-	return w.commit(files)
+	return w.commit(files, b.read)
 }
 
 // Manifest returns the newest commit of the writer, which is never changed, and the writer of the one before its first.

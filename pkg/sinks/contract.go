@@ -258,8 +258,9 @@ type StoredSpan struct {
 
 // StoredReader reads back what a destination stores, with connections of its own and without changing anything there.
 type StoredReader interface {
-	// Targets returns the topics that exist and that the sink's own template may name, or the stream.
-	Targets(ctx context.Context) ([]string, error)
+	// Targets returns the topics that exist and that the sink's own template may name, or those of routes, or the stream.
+	// What is no template is returned whether it exists or not.
+	Targets(ctx context.Context, routed ...string) ([]string, error)
 
 	// StoredLanes returns the lanes of a topic, or of the stream.
 	StoredLanes(ctx context.Context, target string) ([]StoredLane, error)

@@ -78,12 +78,13 @@ var mayImport = map[string][]string{
 	"internal/sql":             {"internal/exit"},
 	"internal/inspect":         {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/attribution/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/attribution/stamp", "internal/state"},
 	"internal/history":         {"internal/exit", "internal/screen/field", "pkg/event", "pkg/history", "pkg/nearest", "pkg/resourceversion", "pkg/shape/diff"},
+	"internal/history/index":   {"pkg/condition", "pkg/consumer", "pkg/event", "pkg/format", "pkg/history", "pkg/ratelimit", "pkg/rawjson", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/sinks/history"},
 	"internal/history/serve":   {"internal/exit", "internal/history", "internal/port", "pkg/event", "pkg/history", "pkg/rawjson", "pkg/resourceversion"},
 	"internal/screen/field":    {"internal/screen/terminal"},
 	"internal/screen/tap":      {"internal/screen/field", "pkg/event", "pkg/format", "pkg/shape", "pkg/shape/diff", "pkg/shape/filter", "pkg/source", "pkg/source/apiserver", "pkg/source/selection", "internal/exit", "internal/screen/terminal"},
 	"internal/screen/top":      {"pkg/condition", "internal/admin", "internal/exit"},
 
-	"cmd/exporter": {"pkg/event", "pkg/sinks/history", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/history", "internal/history/serve", "internal/inspect", "internal/signals", "internal/sql", "internal/screen/tap", "internal/screen/terminal", "internal/screen/top"},
+	"cmd/exporter": {"pkg/event", "pkg/sinks/history", "pkg/shape", "pkg/source/selection", "internal/app", "internal/config", "internal/exit", "internal/history", "internal/history/index", "internal/history/serve", "internal/inspect", "internal/signals", "internal/sql", "internal/screen/tap", "internal/screen/terminal", "internal/screen/top"},
 }
 
 // onlyFrom lists the packages that may import a heavy library, so that no other depends on it by accident.

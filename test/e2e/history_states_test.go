@@ -121,9 +121,10 @@ func stateOf(h *oracle.History, r oracle.Resource, at int64) map[bus.Object]int6
 }
 
 // stateInHistory asks the history for the objects of a type at a moment.
-func (s *fixture) stateInHistory(dir string, r oracle.Resource, version string) (map[bus.Object]int64, int) {
+func (s *fixture) stateInHistory(dir string, r oracle.Resource, version string, flags ...string) (map[bus.Object]int64, int) {
 	s.t.Helper()
-	c := exec.CommandContext(s.t.Context(), s.program, "history", "get", selection(r), "--at", "rv:"+version, "-o", "json", "--dir", dir)
+	args := append([]string{"history", "get", selection(r), "--at", "rv:" + version, "-o", "json", "--dir", dir}, flags...)
+	c := exec.CommandContext(s.t.Context(), s.program, args...)
 	output, err := c.Output()
 	if code := c.ProcessState.ExitCode(); err != nil {
 		return nil, code
@@ -145,7 +146,7 @@ func (s *fixture) stateInHistory(dir string, r oracle.Resource, version string) 
 }
 
 // awaitInHistory waits until the history has what exists now, while nothing is written.
-func (s *fixture) awaitInHistory(dir string) {
+func (s *fixture) awaitInHistory(dir string, flags ...string) {
 	s.t.Helper()
 	existing, err := s.etcd.State(s.t.Context(), s.resources)
 	s.must(err)
@@ -156,7 +157,7 @@ func (s *fixture) awaitInHistory(dir string) {
 	for deadline := time.Now().Add(arriveWithin); ; await.Pause(s.t, lookEvery) {
 		waits = ""
 		for _, r := range s.resources {
-			if got, code := s.stateInHistory(dir, r, strconv.FormatInt(end, 10)); code != 0 || !maps.Equal(got, stateOf(want, r, end)) {
+			if got, code := s.stateInHistory(dir, r, strconv.FormatInt(end, 10), flags...); code != 0 || !maps.Equal(got, stateOf(want, r, end)) {
 				waits = fmt.Sprintf("%s: exit %d, %d objects", selection(r), code, len(got))
 			}
 		}

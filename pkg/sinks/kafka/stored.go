@@ -47,13 +47,26 @@ func OpenStoredReader(cfg Config) (*StoredReader, error) {
 }
 
 // Targets implements [sinks.StoredReader].
-func (r *StoredReader) Targets(ctx context.Context) ([]string, error) {
-	pattern, err := regexp.Compile("^" + placeholder.ReplaceAllString(regexp.QuoteMeta(r.topic), ".+") + "$")
-	if err != nil || !strings.Contains(r.topic, "{") {
-		return []string{r.topic}, err
+func (r *StoredReader) Targets(ctx context.Context, routed ...string) (targets []string, err error) {
+	var patterns []*regexp.Regexp
+	for _, template := range append(routed, r.topic) {
+		pattern, err := regexp.Compile("^" + placeholder.ReplaceAllString(regexp.QuoteMeta(template), ".+") + "$")
+		if err != nil || !strings.Contains(template, "{") {
+			targets = append(targets, template)
+			continue
+		}
+		patterns = append(patterns, pattern)
+	}
+	if len(patterns) == 0 {
+		return targets, nil
 	}
 	all, err := r.cluster.Topics(ctx)
-	return slices.DeleteFunc(all, func(topic string) bool { return !pattern.MatchString(topic) }), err
+	for _, topic := range all {
+		if slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(topic) }) && !slices.Contains(targets, topic) {
+			targets = append(targets, topic)
+		}
+	}
+	return targets, err
 }
 
 // placeholder matches one of a template that was quoted.
