@@ -33,7 +33,7 @@ func (f *historyFlags) addPlaceFlags(cmd *cobra.Command) {
 	completeConfig(cmd)
 }
 
-// openSource finds the sink whose topics are read, and the folder of the index.
+// openSource finds the sink with the topics to read, and the folder of the index.
 func (f *historyFlags) openSource(cmd *cobra.Command) error {
 	if f.config == "" {
 		if f.sink != "" {

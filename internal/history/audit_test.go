@@ -26,7 +26,7 @@ type inspected struct {
 	}
 }
 
-// TestAnAuditLogHasTheStatesOfTheCluster: random histories, whose events are read by our own reader, which is strict, and
+// TestAnAuditLogHasTheStatesOfTheCluster: random histories; their events are read by our own reader, which is strict, and
 // folded as a program does that orders them by time.
 func TestAnAuditLogHasTheStatesOfTheCluster(t *testing.T) {
 	deletes, authors, gaps := 0, 0, 0

@@ -59,7 +59,7 @@ func (s *signalTaker) start() {
 	})
 }
 
-// cuttingListener cuts connections whose answers are to be lost.
+// cuttingListener cuts connections, so that answers are lost.
 type cuttingListener struct {
 	net.Listener
 	s *signalTaker

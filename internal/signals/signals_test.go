@@ -379,7 +379,7 @@ func (r countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestAnIDIsOfOneRequest, whose answer every repetition gets. Another request under it is a mistake.
+// TestAnIDIsOfOneRequest: every repetition gets its answer. Another request under it is a mistake.
 func TestAnIDIsOfOneRequest(t *testing.T) {
 	store := &memoryStore{}
 	r := NewRegistry(store.save)

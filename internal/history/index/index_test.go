@@ -22,7 +22,7 @@ import (
 
 var pods = event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
 
-// world is a topic, and the cluster whose changes an exporter delivers there: each lane at its own pace.
+// world is a topic, and a cluster, with an exporter that delivers its changes there: each lane at its own pace.
 type world struct {
 	t       *testing.T
 	begin   time.Time // about now: the end of a snapshot does not wait long for lanes that lag

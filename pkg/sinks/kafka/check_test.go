@@ -11,8 +11,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 
-	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kubecdc/kubecdc/pkg/condition"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"

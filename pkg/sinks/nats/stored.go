@@ -39,7 +39,9 @@ func OpenStoredReader(cfg Config) (*StoredReader, error) {
 }
 
 // Targets implements [sinks.StoredReader].
-func (r *StoredReader) Targets(context.Context, ...string) ([]string, error) { return []string{r.cfg.Stream}, nil }
+func (r *StoredReader) Targets(context.Context, ...string) ([]string, error) {
+	return []string{r.cfg.Stream}, nil
+}
 
 // StoredLanes implements [sinks.StoredReader]. A stream is one lane, whatever the target is; so is a bucket, in which newer
 // records always replace older ones.
