@@ -1,17 +1,12 @@
 package inspect
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
-
-var update = flag.Bool("update", false, "write the golden files anew; read every one before you commit it")
 
 func TestAccessTextNamesDifferences(t *testing.T) {
 	scope := func(namespace string, list, watch permission) *scopeReport {
@@ -37,23 +32,5 @@ func TestAClusterNameThatKafkaEscapesStaysAPlaceholder(t *testing.T) {
 	}
 	if got := string(appendTopicValue([]byte("k8s."), "cert-manager.io")); got != "k8s.cert-manager.io" {
 		t.Errorf("got %q", got)
-	}
-}
-
-// compareGolden compares a text with testdata/NAME.
-func compareGolden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s: got\n%s\nwant\n%s", path, got, want)
 	}
 }
