@@ -312,6 +312,9 @@ func TestSuspiciousSettingsAreWarnings(t *testing.T) {
 			"resources: [{select: [pods]}]\n" + sink + "routes: [{select: [pods], types: [attributed], to: [{sink: console}]}]", "routes[0].types"},
 		"ignored changes that no object shows": {
 			"resources: [{select: [pods], capture: metadata, ignoreChanges: [status]}]\n" + sink, "resources[0].ignoreChanges[0]"},
+		"a filter that is always true": {
+			"resources: [{select: [pods], namespaces: {include: [web]}, filter: 'change.namespace != \"kube-system\"'}]\n" + sink,
+			"resources[0].filter"},
 		"a filter that fails for a type": {
 			"resources: [{select: [pods], filter: 'oldObject.spec != object.spec'}]\n" + sink, "resources[0].filter"},
 		"a rule of which all is dropped": {

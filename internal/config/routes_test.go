@@ -30,6 +30,8 @@ func TestSinksThatReceiveNothingAreReported(t *testing.T) {
 		`[{select: [pods], filter: change.name == "x", to: [{sink: a}]}, {select: ["*"], drop: true}]`:                                        {pods, "b"},
 		`[{select: [pods], filter: "true", drop: true}]`:                                                                                      {pods, "a b"},
 		`[{select: [pods], filter: object.spec.paused || 1 < 2, drop: true}]`:                                                                 {pods, "a b"},
+		`[{select: [pods], filter: change.resource == "pods", drop: true}]`:                                                                   {pods, "a b"},
+		`[{select: [pods], filter: change.resource == "pods", drop: true}]` + " ":                                                             {both, ""},
 		`[{select: [pods], filter: change.type != "sync", drop: true}]`:                                                                       {pods, "a b"},
 		`[{select: [pods], filter: change.type != "sync", drop: true}]` + " ":                                                                 {"[{select: [pods], resync: 1h}]", ""},
 		`[{select: [pods], types: [added, updated, deleted, snapshot], drop: true}]`:                                                          {pods, "a b"},
@@ -75,6 +77,7 @@ func TestRoutesWithConditionsThatExcludeEachOtherAreReported(t *testing.T) {
 	for routes, want := range map[string]string{
 		`[{select: [pods], types: [added], filter: change.type == "deleted", to: [{sink: a}]}]`:                                                                          "routes[0].filter: is false",
 		`[{select: [pods], classes: [spec], filter: change.class == "status", to: [{sink: a}]}]`:                                                                         "routes[0].filter: is false",
+		`[{select: [pods], filter: change.resource == "nodes", to: [{sink: a}]}]`:                                                                                        "routes[0].filter: is false",
 		`[{select: [pods, nodes], filter: change.resource == "nodes", to: [{sink: a}]}]`:                                                                                 "",
 		`[{select: [pods], filter: change.type == "attributed", to: [{sink: a}]}]`:                                                                                       "",
 		`[{select: [pods], types: [added], to: [{sink: a}]}, {select: [pods], filter: change.type == "added", drop: true}]`:                                              "routes[1]: is never reached: routes[0] matches",

@@ -83,6 +83,7 @@ type Filter struct {
 	withOld       bool // oldObject is declared
 	usesOldObject bool // uses oldObject
 	usesMoment    bool // uses members of change about its writer, or how it was observed
+	indexesFreely bool // names a member by a value, so that it is not known which one
 }
 
 // Compile compiles an expression over object, change and, if withOld is set, oldObject. Its errors are for display and give
@@ -106,7 +107,7 @@ func Compile(text string, withOld bool) (*Filter, error) {
 	if cost, err := env.EstimateCost(ast, unknownSizes{}); err == nil && cost.Min > maxCost {
 		return nil, fmt.Errorf("costs at least %d, at most %d are allowed", cost.Min, maxCost)
 	}
-	f := &Filter{text: text, withOld: withOld}
+	f := &Filter{text: text, withOld: withOld, indexesFreely: indexesFreely(ast)}
 	if f.partial, err = env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptPartialEval)); err != nil {
 		return nil, err
 	}
@@ -179,12 +180,12 @@ func (f *Filter) UsesOldObject() bool { return f.usesOldObject }
 
 // SelectsObjects reports whether the expression distinguishes objects: one whose state it does not match is left out.
 func (f *Filter) SelectsObjects() bool {
-	return !f.usesMoment && f.OutcomeFor(Kind{Type: event.Added}) != Never
+	return !f.usesMoment && f.OutcomeFor(Kind{Type: event.Added}, Known{}) != Never
 }
 
 // ExcludesDeletes reports whether the expression is false for every delete, whatever the object is.
 func (f *Filter) ExcludesDeletes() bool {
-	return f.OutcomeFor(Kind{Type: event.Deleted}) == Never
+	return f.OutcomeFor(Kind{Type: event.Deleted}, Known{}) == Never
 }
 
 // Matches reports whether the expression is true for a change. For a delete, object is the state before it. old is the state
@@ -318,7 +319,7 @@ func (f *Filter) checkSatisfiable(compiled *cel.Ast) error {
 		return wrong
 	}
 	for _, kind := range kindsOfChanges(f.withOld) {
-		outcome, err := f.evaluateFor(kind)
+		outcome, err := f.evaluateFor(kind, Known{})
 		if outcome != Never && outcome != Fails {
 			return nil
 		}

@@ -2,14 +2,33 @@ package filter
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/interpreter"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
+
+// Known is what is known of all changes that an expression is evaluated for, beside their kind.
+type Known struct {
+	Values       map[string]string // of members of change, by variable, such as "change.namespace"
+	MetadataOnly bool              // objects have apiVersion, kind and metadata, and no other member
+}
+
+// indexesFreely reports whether an expression selects a member by a value that is no literal.
+func indexesFreely(compiled *cel.Ast) (yes bool) {
+	ast.PreOrderVisit(compiled.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() == ast.CallKind && slices.Contains([]string{operators.Index, operators.OptIndex}, e.AsCall().FunctionName()) {
+			yes = yes || e.AsCall().Args()[1].Kind() != ast.LiteralKind
+		}
+	}))
+	return yes
+}
 
 // Outcome is the result of an expression for all changes of a kind.
 type Outcome int
@@ -23,14 +42,18 @@ const (
 )
 
 // OutcomeFor returns the result of the expression for the changes of a kind.
-func (f *Filter) OutcomeFor(kind Kind) Outcome {
-	outcome, _ := f.evaluateFor(kind)
+func (f *Filter) OutcomeFor(kind Kind, known Known) Outcome {
+	outcome, _ := f.evaluateFor(kind, known)
 	return outcome
 }
 
 // evaluateFor returns the result for the changes of a kind, and the error if it is Fails.
-func (f *Filter) evaluateFor(kind Kind) (Outcome, error) {
-	switch result, err := f.evaluateKnown(kind); {
+func (f *Filter) evaluateFor(kind Kind, known Known) (Outcome, error) {
+	facts := kind.facts()
+	for name, value := range known.Values {
+		facts[name] = value
+	}
+	switch result, err := f.evaluateKnown(kind, facts, known.MetadataOnly); {
 	case err != nil:
 		return Fails, err
 	case result == types.True:
@@ -41,15 +64,22 @@ func (f *Filter) evaluateFor(kind Kind) (Outcome, error) {
 	return Sometimes, nil
 }
 
-// evaluateKnown evaluates the expression where only the facts of a kind are known. The result is unknown if it depends on
-// another.
-func (f *Filter) evaluateKnown(kind Kind) (ref.Val, error) {
-	facts, vars := kind.facts(), map[string]any{}
-	unknown := []*cel.AttributePatternType{cel.AttributePattern("object")}
-	if kind.Type == event.Added { // there is no state before
-		vars["oldObject"] = nil
-	} else {
-		unknown = append(unknown, cel.AttributePattern("oldObject"))
+// evaluateKnown evaluates the expression where only some facts are known. The result is unknown if it depends on another.
+func (f *Filter) evaluateKnown(kind Kind, facts map[string]any, metadataOnly bool) (ref.Val, error) {
+	vars := map[string]any{}
+	var unknown []*cel.AttributePatternType
+	for _, name := range []string{"object", "oldObject"} {
+		switch {
+		case name == "oldObject" && kind.Type == event.Added: // there is no state before
+			vars[name] = nil
+		case metadataOnly && !f.indexesFreely:
+			vars[name] = map[string]any{}
+			for _, member := range []string{"apiVersion", "kind", "metadata"} {
+				unknown = append(unknown, cel.AttributePattern(name).QualString(member))
+			}
+		default:
+			unknown = append(unknown, cel.AttributePattern(name))
+		}
 	}
 	for name := range changeFacts {
 		name = "change." + name
