@@ -144,7 +144,8 @@ type attributionRunner struct {
 	attributor *attribution.Attributor
 	webhook    *audit.Webhook // one of the intakes; nil without one
 	intakes    []intake
-	stamps     *stamp.Guard // nil without stamps
+	counters   *audit.Counters // nil if they are not read
+	stamps     *stamp.Guard    // nil without stamps
 	holder     *attribution.Holder
 
 	tasks []*task // in the order of their start
@@ -234,6 +235,9 @@ func newAttributionRunner(
 	for _, name := range c.Kafka.Topics {
 		n.intakes = append(n.intakes, topic.New(c.Kafka, name, reading))
 	}
+	if c.CountersEvery > 0 && c.HasEvents() {
+		n.counters = audit.NewCounters(c.CountersEvery, client.Metrics, n.attributor.RecordLoss)
+	}
 	return n, nil
 }
 
@@ -261,6 +265,9 @@ func (n *attributionRunner) startTasks(failed func(error)) {
 	}
 	if n.stamps != nil {
 		run("stamps", n.stamps.Run)
+	}
+	if n.counters != nil {
+		run("audit counters", n.counters.Run)
 	}
 }
 

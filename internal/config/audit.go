@@ -24,6 +24,8 @@ type Audit struct {
 	Settle time.Duration `mapstructure:"settle"`
 	// How long a change is kept to wait for its audit event, and an event for its change.
 	Window time.Duration `mapstructure:"window"`
+	// How often the API servers' counters of lost audit events are read, if that is allowed. 0: never.
+	CountersEvery time.Duration `mapstructure:"countersEvery"`
 	// Tolerance for a clock of an API server that is ahead of the exporter's. 0s: none.
 	ClockSkew time.Duration `mapstructure:"clockSkew"`
 	// Bound of the memory for waiting changes and events; at the bound the oldest are dropped, which is counted.
@@ -73,6 +75,8 @@ func validateAudit(rep *reporter, a Audit) {
 	} else if a.Window <= a.Settle {
 		rep.addProblem("audit.window", Problem{Message: "must be more than audit.settle", Found: a.Window.String(), Expected: "more than " + a.Settle.String()})
 	}
+	rep.refuseIf(a.CountersEvery != 0 && a.CountersEvery < time.Second, "audit.countersEvery",
+		Problem{Message: "too often", Found: a.CountersEvery.String(), Expected: "0, or at least 1s"})
 	rep.refuseIf(a.ClockSkew < 0, "audit.clockSkew",
 		Problem{Message: "must not be negative", Found: a.ClockSkew.String(), Expected: expectDuration})
 	rep.refuseIf(a.MaxPending < minPendingBytes, "audit.maxPending",

@@ -256,7 +256,7 @@ func Default() Config {
 			DrainTimeout: 20 * time.Second,
 			Rejections:   Rejections{Suspect: 10 * time.Minute},
 		},
-		Audit:    Audit{Stamps: Stamps{Grace: 2 * time.Minute}, Settle: 40 * time.Second, Window: 10 * time.Minute, MaxPending: 64 << 20},
+		Audit:    Audit{Stamps: Stamps{Grace: 2 * time.Minute}, Settle: 40 * time.Second, Window: 10 * time.Minute, CountersEvery: time.Minute, MaxPending: 64 << 20},
 		State:    State{Name: "kubecdc-state"},
 		Election: Election{Duration: 5 * time.Second, YieldAfter: 30 * time.Second},
 		Admin:    Admin{Listen: "127.0.0.1:8080"},

@@ -63,6 +63,7 @@ func warnUnusedKeys(rep *reporter, c *Config) {
 		{"audit.stamps.grace", c.Audit.Stamps.Enabled, c.Audit.Stamps.Grace != defaults.Audit.Stamps.Grace, stamps},
 		{"audit.settle", events, c.Audit.Settle != defaults.Audit.Settle, intake},
 		{"audit.window", audit, c.Audit.Window != defaults.Audit.Window, source},
+		{"audit.countersEvery", events, c.Audit.CountersEvery != defaults.Audit.CountersEvery, intake},
 		{"audit.clockSkew", events, c.Audit.ClockSkew != defaults.Audit.ClockSkew, intake},
 		{"audit.maxPending", audit, c.Audit.MaxPending != defaults.Audit.MaxPending, source},
 		{"state.name", state, c.State.Name != defaults.State.Name, bus},

@@ -117,6 +117,7 @@ func hasWildcard(rules []selection.Rule) bool {
 type roleRule struct {
 	group, resource string
 	object          string // name of the only object; "" for all
+	url             string // non-resource URL, in place of a resource
 	verbs           string // as YAML
 	comment         string // path in the configuration that requires it
 }
@@ -142,7 +143,7 @@ func (r roleRules) addRule(namespace string, one roleRule) {
 
 // isCoveredBy reports whether other allows the same.
 func (r roleRule) isCoveredBy(other roleRule) bool {
-	return r.group == other.group && r.resource == other.resource &&
+	return r.url == other.url && r.group == other.group && r.resource == other.resource &&
 		(r.verbs == other.verbs || (r.verbs == watchVerbs || r.verbs == listVerbs) && other.verbs == readVerbs) && (r.object == other.object || other.object == "")
 }
 
@@ -184,6 +185,9 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 	all.addLeaseRules(cfg.Election)
 	if cfg.Audit.Stamps.Enabled {
 		all.addStampRules()
+	}
+	if cfg.Audit.HasEvents() && cfg.Audit.CountersEvery > 0 {
+		all.addRule("", roleRule{url: "/metrics", verbs: `["get"]`, comment: "audit.countersEvery: the counters of lost audit events of the API servers"})
 	}
 	return all
 }
@@ -392,7 +396,11 @@ func writeRules(b *strings.Builder, indent string, all []roleRule) {
 			why = r.comment
 			fmt.Fprintf(b, "%s# %s\n", indent, why)
 		}
-		fmt.Fprintf(b, "%s- apiGroups: [%q]\n%s  resources: [%q]\n", indent, r.group, indent, r.resource)
+		if r.url != "" {
+			fmt.Fprintf(b, "%s- nonResourceURLs: [%q]\n", indent, r.url)
+		} else {
+			fmt.Fprintf(b, "%s- apiGroups: [%q]\n%s  resources: [%q]\n", indent, r.group, indent, r.resource)
+		}
 		if r.object != "" {
 			fmt.Fprintf(b, "%s  resourceNames: [%q]\n", indent, r.object)
 		}

@@ -127,7 +127,7 @@ func TestAFailoverWhileChangesWaitForAuthors(t *testing.T) {
 		}
 		p.judge(oracle.Rules{})
 	}, func(s *exporter.Settings) {
-		s.Audit = map[string]any{"webhook": map[string]any{ // no audit event comes
+		s.Audit = map[string]any{"countersEvery": "0s", "webhook": map[string]any{ // no audit event comes
 			"listen": "127.0.0.1:0", "cert": filepath.Join(dir, "cert.pem"), "key": filepath.Join(dir, "key.pem"),
 			"clientCA": filepath.Join(dir, "ca.pem"), "clients": []string{apiServer},
 		}}

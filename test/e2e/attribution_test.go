@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -152,7 +153,7 @@ func (a *audited) writeFile(name string, content []byte) {
 
 func (a *audited) exporterSettings(kubeconfig string) exporter.Settings {
 	file := func(name string) string { return filepath.Join(a.dir, name) }
-	audit := map[string]any{"settle": settlesIn, "window": concludesIn}
+	audit := map[string]any{"settle": settlesIn, "window": concludesIn, "countersEvery": "1s"}
 	audit["webhook"] = map[string]any{
 		"listen": a.webhook, "cert": file("server.crt"), "key": file("server.key"), "clientCA": file("ca.crt"), "clients": []string{apiServer},
 	}
@@ -439,6 +440,35 @@ func TestAcceptedAuditEventsAreNeverLost(t *testing.T) {
 		t.Error("too few authors")
 	}
 	a.verifyAcceptedEvents(l)
+}
+
+// TestAPIServerLossesAreReported overflows the buffer of an API server, and kills it under load.
+func TestAPIServerLossesAreReported(t *testing.T) {
+	a := newAudited(t, func(_ *audited, o *controlplane.Options) {
+		o.APIServerArgs = append(o.APIServerArgs, "--audit-webhook-batch-buffer-size=20", "--audit-webhook-batch-max-size=10",
+			"--audit-webhook-batch-throttle-enable=true", "--audit-webhook-batch-throttle-qps=2", "--audit-webhook-batch-throttle-burst=1")
+	})
+	if err := a.exporter.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitGap("audit events before it sent them", func() { a.writeLoad(fewWrites/2, spread) })
+	var loading sync.WaitGroup
+	loading.Go(func() { a.writeLoad(fewWrites/2, spread) })
+	if err := a.plane.KillAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	loading.Wait()
+	if err := a.plane.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitGap("an API server was started at", func() {})
+	a.writeLoad(fewWrites/6, spread)
+	a.awaitSettled()
+	v := a.judgeStream()
+	t.Logf("%d changes, %d named (%.2f %%), %d judged, %d wrong", v.changes, v.named, 100*float64(v.named)/float64(v.changes), v.judged, v.wrong)
+	if v.judged == 0 {
+		t.Error("nothing is judged")
+	}
 }
 
 // awaitGap calls meanwhile until an attribution.gap with this reason is emitted.

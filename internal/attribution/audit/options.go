@@ -1,8 +1,16 @@
 package audit
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"fmt"
+	"io"
 	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
 )
 
 // requestOptions are the facts of an event from which it follows whether the request was a dry run, as the handlers of
@@ -79,4 +87,135 @@ func (e *Event) scanDeleteOptions(b []byte, i int, o *requestOptions) int {
 		}
 		return skipValue
 	})
+}
+
+// Counters polls the audit metrics of API servers and reports events that an API server lost before it sent them. Nothing
+// else reveals those.
+type Counters struct {
+	read       func(ctx context.Context) (io.ReadCloser, error)
+	recordLoss RecordLoss
+	every      time.Duration
+
+	errorsByStart map[string]float64 // counted errors, by the start time of the API server
+	lastRead      time.Time          // time of the last reading
+	newestStart   float64            // latest start of an API server, in Unix seconds
+	reason        atomic.Pointer[string]
+}
+
+// readTimeout bounds one reading of the metrics.
+const readTimeout = 30 * time.Second
+
+// NewCounters returns a reader. read returns the metrics of any one API server in the Prometheus text format; behind a load
+// balancer each call may reach another one. lost records a loss.
+func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser, error), lost RecordLoss) *Counters {
+	return &Counters{read: read, recordLoss: lost, every: every, errorsByStart: map[string]float64{}}
+}
+
+// ReadProblem returns why the last reading failed; "" if it succeeded.
+func (c *Counters) ReadProblem() string {
+	if reason := c.reason.Load(); reason != nil {
+		return *reason
+	}
+	return ""
+}
+
+// Run polls until ctx ends and returns its cause.
+func (c *Counters) Run(ctx context.Context) error {
+	ticker := time.NewTicker(c.every)
+	defer ticker.Stop()
+	for {
+		reason := ""
+		if err := c.readOnce(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			reason = err.Error()
+		}
+		c.reason.Store(&reason)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// readOnce reads the metrics of one API server and records a loss.
+func (c *Counters) readOnce(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, min(c.every, readTimeout))
+	defer cancel()
+	metrics, err := c.read(ctx)
+	if err != nil {
+		return err
+	}
+	defer metrics.Close()
+	started, errors, err := scanCounters(metrics)
+	if err != nil {
+		return err
+	}
+	return c.compareErrors(ctx, started, errors, now)
+}
+
+// compareErrors records what the API server with this start time lost since its last reading. If the loss cannot be stored,
+// the next reading compares with the same values again.
+func (c *Counters) compareErrors(ctx context.Context, started string, errors float64, now time.Time) error {
+	seconds, err := strconv.ParseFloat(started, 64)
+	if err != nil {
+		return fmt.Errorf("%s: %w", processStart, err)
+	}
+	if reason := c.describeLoss(started, seconds, errors); reason != "" {
+		if err := c.recordLoss(ctx, c.lastRead, reason); err != nil {
+			return err
+		}
+	}
+	c.errorsByStart[started], c.newestStart, c.lastRead = errors, max(c.newestStart, seconds), now
+	return nil
+}
+
+// describeLoss describes what was lost since the last reading; "" if nothing was.
+func (c *Counters) describeLoss(started string, seconds, errors float64) string {
+	before, known := c.errorsByStart[started]
+	if !known && len(c.errorsByStart) == 0 {
+		return "" // losses before the first reading are not reported
+	}
+	reason := ""
+	if errors > before {
+		reason = fmt.Sprintf("an API server lost %.0f audit events before it sent them", errors-before)
+	}
+	if known || seconds <= c.newestStart {
+		return reason
+	}
+	at := time.UnixMilli(int64(seconds * 1000)).UTC().Format(time.RFC3339)
+	if reason != "" {
+		reason = ", and " + reason
+	}
+	return "an API server was started at " + at + ": if one was killed before, its unsent audit events are lost" + reason
+}
+
+const (
+	auditErrors  = "apiserver_audit_error_total"
+	processStart = "process_start_time_seconds"
+
+	maxMetricsLine = 8 << 20 // bytes
+)
+
+// scanCounters returns the start time of the process, as written, and the sum of its audit errors.
+func scanCounters(metrics io.Reader) (started string, errors float64, err error) {
+	lines := bufio.NewScanner(metrics)
+	lines.Buffer(nil, maxMetricsLine)
+	for lines.Scan() {
+		line := lines.Text()
+		if rest, found := strings.CutPrefix(line, processStart+" "); found {
+			started = strings.TrimSpace(rest)
+		}
+		if rest, found := strings.CutPrefix(line, auditErrors); found && rest != "" && (rest[0] == ' ' || rest[0] == '{') {
+			if n, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64); err == nil {
+				errors += n
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return "", 0, err
+	}
+	if started == "" {
+		return "", 0, fmt.Errorf("the metrics have no %s", processStart)
+	}
+	return started, errors, nil
 }

@@ -156,6 +156,16 @@ func (c *Client) restClient(connections *http.Client, gv schema.GroupVersion, ac
 	return client, nil
 }
 
+// Metrics returns the API server's own metrics in the Prometheus text format. Each call uses its own connection, so that
+// behind a load balancer each call may reach another API server. The caller closes the body.
+func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
+	client, err := c.restClient(c.fresh, schema.GroupVersion{Version: "v1"}, "text/plain")
+	if err != nil {
+		return nil, err
+	}
+	return client.Get().AbsPath("/metrics").MaxRetries(0).Stream(ctx)
+}
+
 // ListText lists a resource of the whole cluster, as JSON; with a name, that object alone. The list is as new as the
 // request, and not an older state of a cache. It tries once.
 func (c *Client) ListText(ctx context.Context, group, version, resource, name string) ([]byte, error) {
