@@ -144,6 +144,10 @@ refusals: ## Let destinations of 1 to 300 lanes refuse 1 to 99 % of the changes,
 	KUBECDC_E2E_REFUSALS=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m \
 		-run 'TestRefusedChangesStopNoOthers|TestADestinationThatRefusesEverythingMakesTwentyDeadLetters' ./faults
 
+.PHONY: telemetry
+telemetry: ## Send metrics and spans to a real OpenTelemetry collector, which is built first (minutes)
+	KUBECDC_E2E_TELEMETRY=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestACollectorReceives .
+
 .PHONY: recipes
 recipes: ## Run every recipe whose software can be fetched, the large ones too (minutes)
 	KUBECDC_RECIPES=1 REQUIRE_INTEGRATION=1 go test -v -count=1 -timeout 60m -run 'Recipe|Views' ./test/pages ./internal/sql

@@ -64,7 +64,7 @@ var lasting = []condition.Code{
 	condition.NamespaceUnknown,
 	condition.TypesUnwatched, condition.TypesSilent, condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
 	condition.SinkCompressionRefused,
-	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose, condition.PortFlooded,
+	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose, condition.PortFlooded, condition.TelemetryUnsent,
 	condition.SignalsUnreceived,
 }
 

@@ -117,6 +117,9 @@ func New(options Options) *Server {
 	return s
 }
 
+// Metrics returns what /metrics serves.
+func (s *Server) Metrics() prometheus.Gatherer { return s.registry }
+
 // ObservePublish records how long one call to a sink took, from the call to its answer.
 func (s *Server) ObservePublish(sink string, took time.Duration) {
 	s.publish.WithLabelValues(sink).Observe(took.Seconds())

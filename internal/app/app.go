@@ -27,6 +27,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
+	"github.com/kubecdc/kubecdc/internal/telemetry"
 	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
@@ -40,6 +41,7 @@ type shared struct {
 	version    string
 	log        *slog.Logger
 	admin      *admin.Server
+	telemetry  *telemetry.Telemetry // nil unless the environment asks for it
 	membership membership
 }
 
@@ -63,6 +65,7 @@ func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar
 	}
 	a.terms = &terms{shared: a.shared, failure: a.failure, handovers: make(chan handover)}
 	a.reloader = newReloader(log, a.terms.current.Load, a.applyConfig)
+	a.reloader.refusal = func(began time.Time, err error) { a.telemetry.RecordSpan("reload", began, err) }
 	return a
 }
 
@@ -105,7 +108,10 @@ func (a *app) openProcess(cfg *config.Config) error {
 		Listen: cfg.Admin.Listen, Version: a.version, Snapshot: a.buildSnapshot, DeadLetters: a.newestDeadLetters, Logger: a.log, Timelines: a.timelines,
 		Signals: map[string]http.Handler{signals.Path: a.tokens.Wrap(signals.NewHTTPHandler(signalHandler{a.terms.current.Load}))},
 	})
-	c, err := newComposition(a.shared, cfg)
+	a.telemetry = telemetry.Start(context.Background(), telemetry.Options{
+		Version: a.version, Metrics: a.admin.Metrics(), Mask: a.secrets.maskText, Log: a.log,
+	})
+	c, err := newComposition(a.shared, cfg, "start")
 	if err != nil {
 		return err
 	}
@@ -157,6 +163,7 @@ func (a *app) stopProcessTasks() {
 func (a *app) closeProcess() error {
 	a.reloader.condition.Close()
 	a.tokens.Close()
+	defer a.telemetry.Stop()
 	c := a.terms.current.Load()
 	if c == nil {
 		return nil
@@ -183,7 +190,7 @@ func (a *app) applyConfig(ctx context.Context, cfg *config.Config, accepted func
 	if keys := changedFixedKeys(before, cfg); len(keys) > 0 {
 		return fmt.Errorf("%s cannot change while the exporter runs: restart it", strings.Join(keys, ", "))
 	}
-	a.secrets.replaceSecrets(slices.Concat(before.Secrets(), cfg.Secrets()))
+	a.secrets.replaceSecrets(slices.Concat(before.Secrets(), cfg.Secrets(), telemetry.Secrets()))
 	return a.terms.replace(ctx, cfg, func() {
 		a.level.Set(cfg.Log.SlogLevel())
 		logWarnings(a.log, cfg)
@@ -293,7 +300,7 @@ func (f *failure) firstError() error {
 // the signals of the process, so it can run only once at a time.
 func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) error {
 	tuneMemory()
-	secrets, level := newMask(cfg.Secrets()), &slog.LevelVar{}
+	secrets, level := newMask(slices.Concat(cfg.Secrets(), telemetry.Secrets())), &slog.LevelVar{}
 	log := newLogger(cfg.Log, level, secrets, w)
 	logWarnings(log, cfg)
 	defer logStandardError(log)()

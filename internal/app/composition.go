@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type composition struct {
 	*shared
 	*memory // set by openParts
 	cfg     *config.Config
+	span    string    // why it is made: the name of the span that ends when the configuration is in force
 	began   time.Time // when it was made
 
 	client      *apiserver.Client
@@ -62,9 +64,9 @@ type composition struct {
 
 // newComposition makes the parts of a configuration that need no journal. It reads files and creates none, so that a
 // credential that has vanished since the configuration was checked leaves nothing behind, and it opens no connection.
-func newComposition(s *shared, cfg *config.Config) (*composition, error) {
+func newComposition(s *shared, cfg *config.Config, span string) (*composition, error) {
 	c := &composition{
-		shared: s, cfg: cfg, began: time.Now(), applied: make(chan struct{}), failed: newFailure(),
+		shared: s, cfg: cfg, span: span, began: time.Now(), applied: make(chan struct{}), failed: newFailure(),
 		clock: condition.New(s.log, "clock", condition.Problem{}), outdated: condition.New(s.log, "rules", condition.Problem{}),
 	}
 	var err error
@@ -83,7 +85,10 @@ func newComposition(s *shared, cfg *config.Config) (*composition, error) {
 // recordApplied records that the configuration is in force: the source has applied its rules to what the API server serves,
 // or the process is on standby, where nothing else is to be done. It is safe for concurrent use.
 func (c *composition) recordApplied() {
-	c.applying.Do(func() { close(c.applied) })
+	c.applying.Do(func() {
+		close(c.applied)
+		c.telemetry.RecordSpan(c.span, c.began, nil, slog.String("configuration", c.cfg.Hash))
+	})
 }
 
 // partsChange is the reason why a configuration is pending until all its parts are made.
@@ -333,6 +338,7 @@ func (c *composition) newSource() (*source.Source, error) {
 		StoredClusterUID: stored,
 		RecordCluster:    c.journal.SetCluster,
 		Applied:          c.recordApplied,
+		Listed:           c.recordList,
 		Watermarks:       watermarkSeries(c.cfg.Sinks),
 		PaceSnapshot:     func(ctx context.Context, sink string) error { return awaitLead(ctx, c.journal, sink) },
 		AwaitDelivered:   c.awaitDelivered,
@@ -342,6 +348,10 @@ func (c *composition) newSource() (*source.Source, error) {
 		s.ResetCluster = c.journal.ResetForCluster
 	}
 	return source.New(s)
+}
+
+func (c *composition) recordList(scope string, began time.Time, objects int) {
+	c.telemetry.RecordSpan("list", began, nil, slog.String("scope", scope), slog.Int("objects", objects))
 }
 
 // journalLossReason returns why the journal lacks known objects and positions, for gap records that are still to be emitted;

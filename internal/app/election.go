@@ -176,7 +176,7 @@ func (t *terms) runTerms(ctx context.Context, stopHandovers func()) error {
 func (t *terms) installNext(ctx context.Context, c *composition, lostTurn bool) (err error) {
 	before := t.current.Load()
 	if c == nil {
-		if c, err = newComposition(t.shared, before.cfg); err != nil {
+		if c, err = newComposition(t.shared, before.cfg, "term"); err != nil {
 			return exit.With(exit.Environment, err)
 		}
 	}
@@ -210,7 +210,7 @@ func (h handover) sendResult(err error) {
 // replace replaces the current composition by one of cfg, and waits until that is installed. accepted is called when cfg is
 // accepted and before anything stops; an error before that means that cfg is refused.
 func (t *terms) replace(ctx context.Context, cfg *config.Config, accepted func()) error {
-	next, err := newComposition(t.shared, cfg)
+	next, err := newComposition(t.shared, cfg, "reload")
 	if err != nil {
 		return err
 	}

@@ -203,6 +203,7 @@ func (r *replica) takeOver(ctx context.Context, fenced map[string]sinks.Fenced) 
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
+	r.telemetry.RecordSpan("failover", began, err)
 	if err == nil {
 		r.membership.failovers.Add(1)
 		r.membership.lastFailoverNanos.Store(int64(time.Since(began)))

@@ -278,6 +278,7 @@ type reloader struct {
 	log        *slog.Logger
 	current    func() *composition
 	apply      func(ctx context.Context, cfg *config.Config, accepted func()) error
+	refusal    func(began time.Time, err error) // records a refused configuration
 	condition  *condition.Condition
 	hangup     chan os.Signal         // requests a reload; nil for never
 	activeHash atomic.Pointer[string] // of the configuration that was in force last
@@ -340,6 +341,7 @@ func (r *reloader) run(ctx context.Context) error {
 // reloadFile reads the file and applies it. With force it does so even if the file has not changed, because the files that
 // it refers to, such as passwords, may have.
 func (r *reloader) reloadFile(ctx context.Context, file string, force bool) {
+	began := time.Now()
 	cfg, err := config.Load(file)
 	if err == nil && (force || cfg.Hash != r.current().cfg.Hash) {
 		err = r.apply(ctx, cfg, func() {
@@ -351,6 +353,7 @@ func (r *reloader) reloadFile(ctx context.Context, file string, force bool) {
 	case ctx.Err() != nil:
 	case err != nil:
 		r.refused.Add(1)
+		r.refusal(began, err)
 		r.condition.Update(condition.Problem{Code: condition.ConfigRefused, Cause: refusalText(err)})
 	case !r.pending:
 		r.condition.Clear()

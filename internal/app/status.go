@@ -35,7 +35,7 @@ func (a *app) buildSnapshot() admin.Snapshot {
 	c := a.terms.current.Load()
 	s := admin.Snapshot{
 		Config: a.reloader.configStatus(), Journal: c.journal.Stat(), Replica: c.replica.replicaStatus(),
-		Conditions: slices.Concat([]condition.Status{a.reloader.condition.Status(), a.tokens.Status(), a.admin.PortStatus(), journal.Recovered(c.recovered)}, c.replica.conditions()),
+		Conditions: slices.Concat([]condition.Status{a.reloader.condition.Status(), a.tokens.Status(), a.admin.PortStatus(), journal.Recovered(c.recovered)}, a.telemetry.Conditions(), c.replica.conditions()),
 	}
 	if c.open.Load() {
 		c.fillSnapshot(&s)

@@ -59,7 +59,7 @@ func TestReloadBeforeFirstTermStartsIt(t *testing.T) {
 // TestAStopDuringAReloadIsOrderly stops a process when one composition has to make room for the next.
 func TestAStopDuringAReloadIsOrderly(t *testing.T) {
 	a := openApp(t)
-	next, err := newComposition(a.shared, a.activeConfig())
+	next, err := newComposition(a.shared, a.activeConfig(), "reload")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -255,6 +255,10 @@ var (
 		"the port has room for all connections again", "clients that it closes connect again; API servers, probes and scrapes get through, perhaps late",
 		"find out what connects from the address that the cause names, and let a NetworkPolicy or firewall keep it from the port")
 
+	TelemetryUnsent = define("TelemetryUnsent", Degraded, slog.LevelWarn, "the exporter's own metrics or traces do not reach their collector",
+		"the exporter's own metrics and traces reach their collector", "they are missing there; changes are delivered as ever",
+		"start the collector, or correct the variables that begin with OTEL_")
+
 	HistoryLost = define("HistoryLost", OK, slog.LevelWarn, "history was lost, reading all objects",
 		"", "states in between are missing; a gap record marks them", "keep the exporter running, and the journal large enough for outages")
 	ResourceVanished = define("ResourceVanished", OK, slog.LevelWarn, "resource is no longer served, emitting its objects as deleted",

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -27,11 +28,18 @@ type lister struct {
 	health *health
 	reader reader
 	batch  apiserver.Batch // visited and not emitted yet
-	sample *deltas.Object  // one of the current attempt
+	listed func(began time.Time, objects int)
+	read   int            // objects of the current attempt
+	sample *deltas.Object // one of them
 }
 
 func newLister(f *follower, slots chan struct{}) *lister {
-	return &lister{out: f.out, api: f.api, health: f.health, reader: reader{
+	listed := func(began time.Time, objects int) {
+		if report := f.runner.env.cfg.Listed; report != nil {
+			report(f.scope.ID, began, objects)
+		}
+	}
+	return &lister{out: f.out, api: f.api, health: f.health, listed: listed, reader: reader{
 		api: f.api, slot: f.api.newSlot(slots), most: maxPage, recordHeld: f.health.recordProblem, signaled: f.api.reconnect,
 		recordFailure: f.health.recordFailure, handleFailure: f.api.handleFailure,
 		recordSuccess: func() {
@@ -44,6 +52,7 @@ func newLister(f *follower, slots chan struct{}) *lister {
 // listUntilComplete lists until a list is complete. Objects emitted by an interrupted list are known afterwards, so the next
 // list does not emit them again. Errors are those of ctx, errVanished and *appendError.
 func (l *lister) listUntilComplete(ctx context.Context) error {
+	began := time.Now()
 	l.reader.recheck = l.api.recheck
 	position, aheadUpTo, err := l.reader.read(ctx, "", l)
 	l.reader.slot.Release()
@@ -52,6 +61,7 @@ func (l *lister) listUntilComplete(ctx context.Context) error {
 	}
 	if err == nil {
 		l.health.synced.Store(true)
+		l.listed(began, l.read)
 		l.health.listing.Update(l.problemOfList(ctx))
 	}
 	return err
@@ -116,7 +126,7 @@ func (l *lister) finish(ctx context.Context, position, aheadUpTo string) error {
 
 // begin implements [visitor].
 func (l *lister) begin(position string) error {
-	l.batch, l.sample = apiserver.Batch{}, nil
+	l.batch, l.read, l.sample = apiserver.Batch{}, 0, nil
 	l.out.beginList(position)
 	l.health.recordProblem(condition.Problem{Code: condition.ResourceSyncing, Cause: "reading all objects"})
 	return nil
@@ -124,7 +134,7 @@ func (l *lister) begin(position string) error {
 
 // visit implements [visitor].
 func (l *lister) visit(ctx context.Context, o *deltas.Object) error {
-	l.sample = o
+	l.read, l.sample = l.read+1, o
 	if l.batch.Add(deltas.Event{Type: watch.Added, Object: o}, len(o.Raw)); l.batch.Full() {
 		return l.emitBatch(ctx)
 	}

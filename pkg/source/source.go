@@ -39,6 +39,9 @@ type Config struct {
 	Discovery *Discovery
 	// Applied, if not nil, is called once: when the rules have been applied to what the API server serves.
 	Applied func()
+	// Listed, if not nil, is called when the list of a scope is complete, with the time of its first request and how many
+	// objects it had. It does not block.
+	Listed func(scope string, began time.Time, objects int)
 	// Interval is the time between discovery polls; 0 means five seconds. While every trigger is being watched, polls follow
 	// triggers, and otherwise come every 30 seconds.
 	Interval time.Duration

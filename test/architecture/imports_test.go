@@ -72,6 +72,7 @@ var mayImport = map[string][]string{
 	"internal/exit":            nil,
 	"internal/screen/terminal": nil,
 	"internal/signals":         {"pkg/credentials", "pkg/condition", "pkg/nearest"},
+	"internal/telemetry":       {"pkg/condition"},
 	"internal/port":            {"pkg/condition"},
 	"internal/app":             {"*"},
 	"internal/verify":          {"pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/involved", "pkg/source/selection"},
@@ -104,7 +105,8 @@ var onlyFrom = map[string][]string{
 	"github.com/minio/minio-go":       {"pkg/history", "pkg/sinks/kafka/auth"},
 	"github.com/parquet-go":           {"pkg/history"},
 	"github.com/google/cel-go":        {"pkg/shape/filter"},
-	"github.com/prometheus":           {"internal/admin"},
+	"github.com/prometheus":           {"internal/admin", "internal/telemetry"},
+	"go.opentelemetry.io":             {"internal/telemetry"},
 
 	"k8s.io/client-go/tools/leaderelection": nil, // it brings in client-go/kubernetes
 }

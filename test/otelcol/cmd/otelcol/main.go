@@ -1,4 +1,4 @@
-// Command otelcol is an OpenTelemetry collector with what the Loki recipe names, and receives and writes to files besides,
+// Command otelcol is an OpenTelemetry collector with what the Loki recipe and the test of the exporter's own telemetry name,
 // as the collector's builder makes one. The distribution "contrib" has the same components among others.
 package main
 
