@@ -302,14 +302,24 @@ func (s *fixture) serveObject(a *kubeAPI, o served) {
 	}
 }
 
-// unserve deletes what is in no namespace.
+// unserve deletes everything: other tests watch the same cluster.
 func (s *fixture) unserve(a *kubeAPI) {
-	for _, path := range []string{"/api/v1/nodes/%s-n1", "/api/v1/nodes/%s-n2", "/api/v1/persistentvolumes/%s-pv", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things." + servedGroup} {
+	var paths []string
+	for _, o := range servedObjects {
+		if path := o.list + "?gracePeriodSeconds=0"; strings.Contains(path, "%s") && !slices.Contains(paths, path) {
+			paths = append(paths, path)
+		}
+	}
+	paths = append(paths, "/api/v1/nodes/%s-n1", "/api/v1/nodes/%s-n2", "/api/v1/persistentvolumes/%s-pv",
+		"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things."+servedGroup)
+	for _, path := range paths {
 		r, err := http.NewRequest(http.MethodDelete, a.config.Host+s.path(path), nil)
 		if err == nil {
 			var response *http.Response
 			if response, err = a.client.Do(r); err == nil {
-				err = response.Body.Close()
+				if err = response.Body.Close(); response.StatusCode != http.StatusOK {
+					s.t.Errorf("DELETE %s: %s", s.path(path), response.Status)
+				}
 			}
 		}
 		if err != nil {

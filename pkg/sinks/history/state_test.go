@@ -123,7 +123,7 @@ func publishMerged(t *testing.T, s *Sink, dir string, from, to int) {
 	for i := from; i <= to; i++ {
 		mustPublish(t, s, newMessages(i, i))
 	}
-	awaitFiles(t, dir, 5)
+	awaitMerged(t, s, dir)
 	s.stop()
 	s.tending.Wait()
 }
