@@ -125,7 +125,7 @@ func TestThePagesForOperatorsRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWalk(t, s, []command{{begins: "exporter run", ready: `msg=watching`}}, "--for 10m", "--for 2s")
+	w := newWalk(t, s, []command{{begins: "exporter run", ready: `msg=watching`}})
 	w.env = append(w.env, "KUBECDC_JOURNAL_DIR=data", "PATH="+filepath.Join(w.dir, "bin")+":"+filepath.Dir(helm)+":"+pathOf(w.env))
 	w.run("a build, and what the pages take for granted", makeBuild+"ln -sf '"+helm+"' bin/helm\ncat > config.yaml <<'EOF'"+operatorsConfig+"EOF\ncp config.yaml exporter.yaml")
 	t.Cleanup(func() {
@@ -137,7 +137,7 @@ func TestThePagesForOperatorsRun(t *testing.T) {
 		}
 	})
 	w.follow("docs/operations.md")
-	for _, page := range []string{"docs/troubleshooting.md", "docs/sizing.md", "docs/commands.md", "docs/audit-trail.md", "docs/journal.md"} {
+	for _, page := range []string{"docs/troubleshooting.md", "docs/commands.md", "docs/audit-trail.md", "docs/journal.md"} {
 		w.follow(page)
 	}
 	w.run("another namespace", "helm uninstall kubecdc --namespace kubecdc")
