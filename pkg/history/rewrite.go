@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -54,7 +55,7 @@ func (w *Writer) rewriteFile(old File, change func(*Row) bool) (int64, error) {
 // writeSorted writes the rows of a source to a file, unless check, which is called behind the last one, returns an error.
 func (w *Writer) writeSorted(f *File, from source, check func() error) error {
 	return w.store.write(f.Path, func(out io.Writer) error {
-		return errors.Join(newRowWriter(out, f).writeRecords(from), check())
+		return cmp.Or(newRowWriter(out, f).writeRecords(from), check())
 	})
 }
 

@@ -133,6 +133,9 @@ type source interface{ next() (record, error) }
 // openParquet opens a file for reading.
 func openParquet(f blob, size int64) (*parquet.File, error) {
 	file, err := parquet.OpenFile(f, size, parquet.SkipBloomFilters(true), parquet.ReadBufferSize(1<<10))
+	if errors.Is(err, io.EOF) { // a source that returns it has no more rows
+		err = errors.New("the file is shorter than it was written")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}

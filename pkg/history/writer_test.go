@@ -528,3 +528,58 @@ func TestMergesKeepRowsAsTheyWere(t *testing.T) {
 		}
 	}
 }
+
+// TestShortFilesAreErrors: what is cut off is neither read as no rows, nor merged away, nor passed over by a rewrite.
+func TestShortFilesAreErrors(t *testing.T) {
+	in := Folder(writeFolder(t, []string{"1 added ns/a"}, []string{"2 added ns/b"}, []string{"3 added ns/c"}))
+	w, err := OpenWriter(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _ := w.Manifest()
+	cut, s := before.Files[1], openStore(t, in)
+	for size := cut.Bytes - 1; size >= 0; size -= 1 + size/100 {
+		if err := os.Truncate(filepath.Join(in.String(), cut.Path), size); err != nil {
+			t.Fatal(err)
+		}
+		var failed error
+		for _, err := range s.Rows(t.Context(), Query{}) {
+			failed = err
+		}
+		if failed == nil {
+			t.Fatalf("%d of %d bytes are read without an error", size, cut.Bytes)
+		}
+	}
+	w.fanIn = 3
+	if more, err := w.Compact(true); err == nil {
+		t.Error("it is merged:", more)
+	}
+	if _, err := w.Rewrite(func(*Row) bool { return false }); err == nil {
+		t.Error("it is rewritten")
+	}
+	if after, _ := w.Manifest(); len(after.Files) != len(before.Files) {
+		t.Errorf("files %+v", after.Files)
+	}
+}
+
+// TestRewriteOfDamagedFilesFails: it does not say that they have nothing to change.
+func TestRewriteOfDamagedFilesFails(t *testing.T) {
+	in := Folder(writeFolder(t, []string{"1 added ns/a"}))
+	w, err := OpenWriter(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, _ := w.Manifest()
+	path := filepath.Join(in.String(), m.Files[0].Path)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)/8] ^= 1
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := w.Rewrite(func(*Row) bool { return true }); err == nil {
+		t.Error("rows without an error:", rows)
+	}
+}
