@@ -346,12 +346,6 @@ func isHigher(a, b string) bool {
 	return ordered && order > 0 || b == "" && a != ""
 }
 
-// compareVersions orders versions; those without an order are equal.
-func compareVersions(a, b string) int {
-	order, _ := resourceversion.Compare(a, b)
-	return order
-}
-
 func highest(a, b string) string {
 	if isHigher(a, b) {
 		return a

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/history"
+	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
 // replayBytes bounds the objects of the steps that a replay passes at once.
@@ -198,11 +199,13 @@ func (r *replay) scan(ctx context.Context) (more bool, err error) {
 		if row.Key() != key {
 			key, start = row.Key(), len(r.pending)
 		}
-		switch l := r.listingOf(row); {
-		case r.from.includes(&row.Facts, l.readVersion(&row.Facts)):
+		l := r.listingOf(row)
+		read := l.readVersion(&row.Facts)
+		switch {
+		case r.from.includes(&row.Facts, read):
 			r.pending = r.pending[:start]
 		case r.to.includes(&row.Facts, row.ResourceVersion):
-			r.pending = append(r.pending, upcoming{of: l, sequence: row.Sequence, version: row.ResourceVersion, read: l.readVersion(&row.Facts),
+			r.pending = append(r.pending, upcoming{of: l, sequence: row.Sequence, version: row.ResourceVersion, read: read,
 				time: row.Time(), notBefore: row.NotBefore, at: row.Time(), isOld: slices.Contains(oldTypes, row.Type),
 				isEnd: row.IsEnd(), gaps: l.gapsBefore(row.Sequence)})
 		}
@@ -252,7 +255,7 @@ func sortAsRead(rows []upcoming) {
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b upcoming) int {
-		return cmp.Or(a.of.of.Compare(b.of.of), cmp.Compare(a.gaps, b.gaps), compareVersions(a.read, b.read))
+		return cmp.Or(a.of.of.Compare(b.of.of), cmp.Compare(a.gaps, b.gaps), resourceversion.Order(a.read, b.read))
 	})
 }
 

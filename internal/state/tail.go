@@ -80,7 +80,7 @@ func newDeliveredSet(sink sinks.Fenced) *deliveredSet {
 
 // recordRestored records that the versions of a resource have gone back if a change is the gap that marks it.
 func recordRestored(restored *sync.Map, c *event.Change) {
-	if c.Type == event.Gap && compareVersions(c.Gap.From, c.Gap.To) > 0 {
+	if c.Type == event.Gap && resourceversion.Order(c.Gap.From, c.Gap.To) > 0 {
 		restored.Store(c.Resource.String(), true)
 	}
 }
@@ -250,18 +250,12 @@ func (t *tail) recordObject(place emittedRef, l liveObject) {
 		byUID = map[string]liveObject{}
 		t.objects[place] = byUID
 	}
-	if before, ok := byUID[l.uid]; !ok || compareVersions(before.version, l.version) <= 0 {
+	if before, ok := byUID[l.uid]; !ok || resourceversion.Order(before.version, l.version) <= 0 {
 		byUID[l.uid] = l
 	}
 	if len(byUID) > 1 && !l.carried { // the deletion of the object before came first; compaction may have removed it
 		maps.DeleteFunc(byUID, func(uid string, before liveObject) bool { return before.carried && uid != l.uid })
 	}
-}
-
-// compareVersions orders resourceVersions. A version that is not a number compares as equal to any other.
-func compareVersions(a, b string) int {
-	order, _ := resourceversion.Compare(a, b)
-	return order
 }
 
 // emittedBeyond returns, for each object key, the versions that any of the tails holds beyond the known one, in the form of
@@ -278,7 +272,7 @@ func emittedBeyond(tails map[string]*tail, known func(objectRef) (event.Known, e
 				if newest[ref] == nil {
 					newest[ref] = map[string]string{}
 				}
-				if before, ok := newest[ref][uid]; !ok || compareVersions(before, l.version) < 0 {
+				if before, ok := newest[ref][uid]; !ok || resourceversion.Order(before, l.version) < 0 {
 					newest[ref][uid] = l.version
 				}
 			}
@@ -291,7 +285,7 @@ func emittedBeyond(tails map[string]*tail, known func(objectRef) (event.Known, e
 			return nil, err
 		}
 		for _, uid := range slices.Sorted(maps.Keys(versions)) {
-			if uid == k.UID && compareVersions(versions[uid], k.ResourceVersion) <= 0 {
+			if uid == k.UID && resourceversion.Order(versions[uid], k.ResourceVersion) <= 0 {
 				continue
 			}
 			all[ref] = event.AppendEmittedVersion(all[ref], event.EmittedVersion{UID: uid, ResourceVersion: versions[uid]})

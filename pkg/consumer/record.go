@@ -173,15 +173,8 @@ func (r Record) resourceName() Resource { return Resource{r.Cluster, r.Group, r.
 // are a clock that all exporters of a cluster share. Their own clocks decide only between versions that are equal, unknown
 // or without an order.
 func isReadBefore(a, b string, observedA, observedB time.Time) bool {
-	order := compareVersions(a, b)
+	order := resourceversion.Order(a, b)
 	return order < 0 || order == 0 && observedA.Before(observedB)
-}
-
-// compareVersions orders two resourceVersions of one resource. It returns 0 for versions that cannot be ordered, which an
-// aggregated API may have; the later record is then the newer one.
-func compareVersions(a, b string) int {
-	order, _ := resourceversion.Compare(a, b)
-	return order
 }
 
 // decode decodes a native object as encoding/json would, by the exact names of members. It walks over the object's state,

@@ -179,7 +179,7 @@ func (old *row) wasReadAfter(r Record) bool {
 	if !r.ObservedAt.Before(old.observedAt) {
 		return false
 	}
-	byVersion := compareVersions(r.ResourceVersion, old.resourceVersion)
+	byVersion := resourceversion.Order(r.ResourceVersion, old.resourceVersion)
 	byRead, ordered := resourceversion.Compare(r.readVersion(), old.readVersion)
 	switch {
 	case !ordered:
@@ -244,23 +244,23 @@ func (old *row) shouldDrop(r Record) bool {
 	case old.deleted && r.UID == old.uid && r.ResourceVersion == old.resourceVersion && r.Snapshot == nil: // 4
 		return true
 	}
-	return !old.uncertain && compareVersions(r.ResourceVersion, old.resourceVersion) < 0 // 4, 5
+	return !old.uncertain && resourceversion.Order(r.ResourceVersion, old.resourceVersion) < 0 // 4, 5
 }
 
 // applyGap applies a gap. If it ends before it starts, the cluster was restored from a backup: higher versions are lowered
 // to the end of the gap, so that reused versions are not dropped as old. What was read at them loses its time: it comes
 // before whatever is read at that version, by any clock.
 func (s *resourceState) applyGap(g Gap) {
-	if compareVersions(g.To, g.From) >= 0 {
+	if resourceversion.Order(g.To, g.From) >= 0 {
 		return
 	}
 	lower := func(version *string) {
-		if compareVersions(*version, g.To) > 0 {
+		if resourceversion.Order(*version, g.To) > 0 {
 			*version = g.To
 		}
 	}
 	lowerRead := func(version *string, at *time.Time) {
-		if *version == g.To || compareVersions(*version, g.To) > 0 {
+		if *version == g.To || resourceversion.Order(*version, g.To) > 0 {
 			*version, *at = g.To, time.Time{}
 		}
 	}
@@ -347,7 +347,7 @@ func (s *resourceState) applySnapshotEnd(r Record) {
 // supersedes reports whether the snapshot would contain the object, in this or a later version, if it still existed.
 func (f *snapshotState) supersedes(key Key, row *row) bool {
 	return row.snapshotID != f.id && (f.namespace == "" || f.namespace == key.Namespace) &&
-		compareVersions(row.resourceVersion, f.position) <= 0 &&
+		resourceversion.Order(row.resourceVersion, f.position) <= 0 &&
 		isReadBefore(row.readVersion, f.position, row.observedAt, f.endedAt)
 }
 

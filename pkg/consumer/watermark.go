@@ -321,8 +321,8 @@ func (s *resourceState) skipChecks() {
 func (s *resourceState) skipChecksAt(key Key, old *row, dropped Record) {
 	at := laterVersion(dropped.readVersion(), dropped.ResourceVersion)
 	for _, w := range s.scopesOf(key) {
-		behind := sort.Search(len(w.pending), func(i int) bool { return compareVersions(w.pending[i].reach, old.peak) > 0 })
-		if behind > 0 && compareVersions(at, w.pending[behind-1].reach) <= 0 {
+		behind := sort.Search(len(w.pending), func(i int) bool { return resourceversion.Order(w.pending[i].reach, old.peak) > 0 })
+		if behind > 0 && resourceversion.Order(at, w.pending[behind-1].reach) <= 0 {
 			w.skipped = max(w.skipped, w.pending[behind-1].number)
 		}
 	}
@@ -355,7 +355,7 @@ func (r Record) isListed() bool {
 
 // laterVersion returns the later of two versions; the second if they have no order.
 func laterVersion(a, b string) string {
-	if b == "" || compareVersions(a, b) > 0 {
+	if b == "" || resourceversion.Order(a, b) > 0 {
 		return a
 	}
 	return b

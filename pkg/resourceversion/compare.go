@@ -16,6 +16,12 @@ func Compare(a, b string) (order int, ordered bool) {
 	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)), true
 }
 
+// Order orders two versions as Compare does. Those that it cannot order count as equal.
+func Order(a, b string) int {
+	order, _ := Compare(a, b)
+	return order
+}
+
 // IsOrdered reports whether Compare can order a version.
 func IsOrdered(version string) bool {
 	for i := range len(version) {
