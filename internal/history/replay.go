@@ -141,6 +141,12 @@ func (r *replay) readControl(ctx context.Context) error {
 				return err
 			}
 		}
+		switch {
+		case r.to.Version != "" && !isHigher(r.to.Version, u.FromVersion):
+			continue
+		case r.to.Version != "" && u.covers(r.to): // rows that end it do not come
+			u.To = time.Time{}
+		}
 		isAhead := r.from.Version != "" && (u.ToVersion == "" || isHigher(u.ToVersion, r.from.Version))
 		if isAhead && (u.covers(r.from) || !u.From.After(r.now)) { // by version it ends later, whatever the times are
 			if u.From = r.now.Add(-time.Microsecond); !u.To.IsZero() && !u.To.After(r.now) {
@@ -200,12 +206,15 @@ func (r *replay) scan(ctx context.Context) (more bool, err error) {
 			key, start = row.Key(), len(r.pending)
 		}
 		l := r.listingOf(row)
-		read := l.readVersion(&row.Facts)
+		read, version := l.readVersion(&row.Facts), row.ResourceVersion
+		if row.IsEnd() { // one that a list found has the version of the object before it
+			version = read
+		}
 		switch {
 		case r.from.includes(&row.Facts, read):
 			r.pending = r.pending[:start]
-		case r.to.includes(&row.Facts, row.ResourceVersion):
-			r.pending = append(r.pending, upcoming{of: l, sequence: row.Sequence, version: row.ResourceVersion, read: read,
+		case r.to.includes(&row.Facts, version):
+			r.pending = append(r.pending, upcoming{of: l, sequence: row.Sequence, version: version, read: read,
 				time: row.Time(), notBefore: row.NotBefore, at: row.Time(), isOld: slices.Contains(oldTypes, row.Type),
 				isEnd: row.IsEnd(), gaps: l.gapsBefore(row.Sequence)})
 		}
@@ -250,7 +259,7 @@ func sortAsRead(rows []upcoming) {
 		if u.isOld && u.of == before.of && u.gaps == before.gaps {
 			u.read = highest(u.read, before.read)
 		}
-		if before = *u; u.isEnd { // one that a list found has the version of the object before it
+		if before = *u; u.isEnd {
 			u.version = u.read
 		}
 	}
@@ -367,11 +376,18 @@ func (r *replay) doubtStep() Step {
 	return Step{Time: r.now, Doubt: &d}
 }
 
-// end returns the steps behind the last row.
+// end returns the steps behind the last row. A gap that the last moment is behind by its version has ended then, although no
+// row may be as late.
 func (r *replay) end(ctx context.Context) ([]Step, error) {
+	until := r.to.Time
+	for _, u := range r.unknown {
+		if r.to.Version != "" && !isHigher(u.ToVersion, r.to.Version) && u.To.After(until) {
+			until = u.To
+		}
+	}
 	slices.SortFunc(r.changes, time.Time.Compare)
-	steps := r.appendChanges(nil, r.to.Time)
+	steps := r.appendChanges(nil, until)
 	doubt, err := r.DoubtAt(ctx, Scope{}, r.to)
-	r.advance(r.to.Time)
+	r.advance(until)
 	return append(steps, Step{Time: r.now, Doubt: &doubt}), err
 }
