@@ -30,7 +30,7 @@ const (
 	// Bounds for one change, a tenth above what it takes: the object, its strings, its known state, the change and its actor,
 	// a place in the batch, the window and the store, and eight by client-go's DeltaFIFO. The bytes have half as much again:
 	// each collection empties the pools of buffers, and their number depends on what else the machine does.
-	maxAllocations = 22
+	maxAllocations = 24
 	maxBytes       = 4_500
 )
 
