@@ -34,7 +34,10 @@ type Step struct {
 // and the last one of these rows.
 func Positions(ctx context.Context, h *History, m Moment) (all map[string]string, last history.Facts, err error) {
 	all = map[string]string{}
-	q := history.Query{To: m.Time, Types: []string{"deleted", "snapshot.end"}, WithoutObjects: true}
+	q := history.Query{To: m.Time, Types: []string{"snapshot.end", "deleted"}, WithoutObjects: true}
+	if m.Version != "" { // a delete that a list found has the version of the object before it
+		q.Types = q.Types[:1]
+	}
 	for row, err := range h.snapshot.Rows(ctx, q) {
 		if err != nil {
 			return nil, last, err
