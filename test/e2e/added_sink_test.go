@@ -13,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -338,6 +339,7 @@ func TestSinkThatStartsNowGetsChangesOnly(t *testing.T) {
 // TestAddedSinkIsWholeAfterAFailover adds sinks to two replicas, and takes the active one away with its journal before their
 // snapshots are complete: at first perhaps before the state knows of them.
 func TestAddedSinkIsWholeAfterAFailover(t *testing.T) {
+	require.Long(t)
 	p := newPair(t, addedKinds, "kafka")
 	s := addSinksTo(p.fixture, p.all...)
 	s.must(s.run(workload.Plan{Objects: 2 * sizeOf(t, "KUBECDC_E2E_ADDED", addedObjects), Updates: 1}, addedKinds).Wait())

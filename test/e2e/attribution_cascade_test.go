@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // cascadesEnv enables the test with a kube-controller-manager, whose build takes minutes.
@@ -46,6 +48,7 @@ func possibleAuthors(c map[string]any) []string {
 
 // TestCascadeIsAttributed lets a real controller manager roll out, scale and collect what users create, scale and delete.
 func TestCascadeIsAttributed(t *testing.T) {
+	require.Long(t)
 	if os.Getenv(cascadesEnv) == "" {
 		t.Skip("NOT TESTED: cascades by a real kube-controller-manager; " + cascadesEnv + "=1 builds it, as make attribution does")
 	}

@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestForgedAuditEventsAreRejected sends forged events of changes before the API server does: with a certificate of an
 // unlisted name, with one of the API server's name that another authority has signed, and without one.
 func TestForgedAuditEventsAreRejected(t *testing.T) {
+	require.Long(t)
 	const changes = 20
 	a := newAudited(t)
 	if err := a.exporter.Start(t.Context()); err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -71,6 +72,7 @@ var answerForms = []string{
 // nothing is logged of one of them. At first all events arrive. Then some are lost, doubled and delayed, while the exporter
 // and the API server are killed. No change has another author than the user that made it, as the API server's answers show.
 func TestGeneratedRequestsNameNoWrongAuthor(t *testing.T) {
+	require.Long(t)
 	testGenerated(t, func(with ...func(*audited, *controlplane.Options)) *audited {
 		a := newAudited(t, with...)
 		if err := a.exporter.Start(t.Context()); err != nil {
@@ -87,6 +89,7 @@ func TestGeneratedRequestsAreNamedByStamps(t *testing.T) {
 
 // TestGeneratedRequestsAreNamedByStampsAndAuditLog has both sources.
 func TestGeneratedRequestsAreNamedByStampsAndAuditLog(t *testing.T) {
+	require.Long(t)
 	testGenerated(t, func(with ...func(*audited, *controlplane.Options)) *audited { return newStamped(t, true, with...) })
 }
 

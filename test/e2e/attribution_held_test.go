@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // holdRoles makes the route of Roles wait for authors, and (re)starts the exporter.
@@ -106,6 +107,7 @@ func TestAChangeOfRBACComesWithItsAuthor(t *testing.T) {
 // TestAFailoverWhileChangesWaitForAuthors loses, repeats and reorders nothing: the active one of two is killed with its
 // volume while changes wait, and the other one has only the state.
 func TestAFailoverWhileChangesWaitForAuthors(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments}
 	dir := t.TempDir()
 	certificates.New(t).IssueTo(t, dir)

@@ -7,12 +7,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestNoOpWriterIsNotNamed lets all users write the same content to one object at once, again and again, while half of the
 // audit events are lost. One of them changes it, and the API server signs that. The others find it changed, some of them
 // after a conflict. Only the signer may be named.
 func TestNoOpWriterIsNotNamed(t *testing.T) {
+	require.Long(t)
 	const path = "/api/v1/namespaces/busy-0/configmaps/same"
 	rounds := max(40, writesOf(t)/50)
 	l := &auditRelay{random: rand.New(rand.NewPCG(3, 4)), mangle: passAll}

@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // proof is a control plane that logs nothing of one user. Its changes have no author, whatever the other one asks for.
@@ -47,6 +48,7 @@ func newProof(t *testing.T) *proof {
 // answer to another, of whom nothing is logged, and evict a pod by a name that the other gives to the next pod, over a
 // restart.
 func TestForgedTablesAndReusedNamesNameNoWrongAuthor(t *testing.T) {
+	require.Long(t)
 	p := newProof(t)
 	p.createTables()
 	if err := p.exporter.Configure(func(s *exporter.Settings) {
@@ -78,6 +80,7 @@ func TestForgedTablesAndReusedNamesNameNoWrongAuthor(t *testing.T) {
 // exporter runs. Another asks for the same after that, changes nothing, and is answered with the same versions. That must
 // not make him the author, whether the API server knows the admission policy, as for the first type, or not.
 func TestRequestsThatFoundAVersionNameNoAuthor(t *testing.T) {
+	require.Long(t)
 	a := newAudited(t, withUnlogged(), func(a *audited, _ *controlplane.Options) {
 		a.admission = strings.NewReplacer(`resources: ["services"`, `resources: ["others"`)
 	})

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // auditRelay is a proxy between the API server and the exporter that mangles batches.
@@ -150,6 +151,7 @@ func unifyAuditIDs(_ *auditRelay, all []json.RawMessage) []json.RawMessage {
 
 // TestMangledAuditEventsNeverNameWrongAuthor loses, doubles, reorders and delays audit events, and unifies their audit IDs.
 func TestMangledAuditEventsNeverNameWrongAuthor(t *testing.T) {
+	require.Long(t)
 	l := &auditRelay{random: rand.New(rand.NewPCG(1, 2)), mangle: passAll}
 	a := newAudited(t, l.connectTo)
 	if err := a.exporter.Start(t.Context()); err != nil {

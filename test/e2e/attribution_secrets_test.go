@@ -25,6 +25,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // levels uses each level of the audit log in a namespace of its own, for everything including Secrets and tokens.
@@ -42,6 +43,7 @@ rules:
 // An exporter reads them through each of its intakes. The values must not be in anything that it shows or stores, while it
 // runs or after a kill.
 func TestAuditEventSecretsAreNeverShown(t *testing.T) {
+	require.Long(t)
 	e := servers(t)
 	const topic, name = "audit-with-secrets", "audited-secrets"
 	log := ""

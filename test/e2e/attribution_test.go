@@ -25,6 +25,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -318,6 +319,7 @@ func areTooFew(named, changes int, atLeast float64) bool {
 // TestALogFileIsSentToTheWebhook runs the documented loop on the machine of an API server that only writes a log. While the
 // exporter is down, it waits with the event that it holds.
 func TestALogFileIsSentToTheWebhook(t *testing.T) {
+	require.Long(t)
 	a := newAudited(t, func(a *audited, o *controlplane.Options) {
 		o.APIServerArgs = slices.DeleteFunc(o.APIServerArgs, func(flag string) bool { return strings.HasPrefix(flag, "--audit-webhook") })
 	})
@@ -369,6 +371,7 @@ func TestUsersAtTheSameObjectsAreNamed(t *testing.T) {
 // TestEventsOfSeveralAPIServersAreUsed lets the users write through two API servers, with separate clocks as far as the
 // exporter knows.
 func TestEventsOfSeveralAPIServersAreUsed(t *testing.T) {
+	require.Long(t)
 	a := newAudited(t, func(_ *audited, o *controlplane.Options) { o.Second = true })
 	if err := a.exporter.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -407,6 +410,7 @@ func (a *audited) verifyNoSecrets() {
 // of a change must lead to a record. At full size the exporter also stays away for a minute, and the API server repeats its
 // events.
 func TestAcceptedAuditEventsAreNeverLost(t *testing.T) {
+	require.Long(t)
 	kills, away := 3, time.Duration(0)
 	if os.Getenv(writesEnv) != "" {
 		kills, away = 10, time.Minute
@@ -444,6 +448,7 @@ func TestAcceptedAuditEventsAreNeverLost(t *testing.T) {
 
 // TestAPIServerLossesAreReported overflows the buffer of an API server, and kills it under load.
 func TestAPIServerLossesAreReported(t *testing.T) {
+	require.Long(t)
 	a := newAudited(t, func(_ *audited, o *controlplane.Options) {
 		o.APIServerArgs = append(o.APIServerArgs, "--audit-webhook-batch-buffer-size=20", "--audit-webhook-batch-max-size=10",
 			"--audit-webhook-batch-throttle-enable=true", "--audit-webhook-batch-throttle-qps=2", "--audit-webhook-batch-throttle-burst=1")

@@ -19,11 +19,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestCloudEventsSDKReadsWholeRuns has the CNCF's own SDK read every event of a run from both buses, and judges what it
 // gives out by etcd's history, as other tests judge the native form.
 func TestCloudEventsSDKReadsWholeRuns(t *testing.T) {
+	require.Long(t)
 	servers(t)
 	for as, encoding := range map[format.Format]binding.Encoding{
 		format.CloudEvents: binding.EncodingBinary, format.CloudEventsStructured: binding.EncodingStructured,

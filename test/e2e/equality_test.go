@@ -10,6 +10,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // equalityRounds is how often each fault comes, with and without an edit; KUBECDC_E2E_EQUALITIES sets it for long proofs.
@@ -148,6 +149,7 @@ func streamOf(b *received) map[bus.Object][]string {
 // while objects are written, each with an edit of the configurations in the middle and without. What takes over from the
 // state, and what restarts on its journal, deliver the same changes of each object in the same order, each of them once.
 func TestFailoversEqualRestarts(t *testing.T) {
+	require.Long(t)
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
 			rounds := sizeOf(t, "KUBECDC_E2E_EQUALITIES", equalityRounds)

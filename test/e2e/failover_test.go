@@ -12,12 +12,14 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestFailoverAfterCompactionEmitsDifferencesFromState kills the active one, takes its volume, and lets the other
 // one start when the API server has forgotten what happened meanwhile: the gap, the differences and the deletes come from
 // the state. The rules of the other one differ: it selects one more resource.
 func TestFailoverAfterCompactionEmitsDifferencesFromState(t *testing.T) {
+	require.Long(t)
 	servers(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
 	for _, stateIn := range []string{"kafka", "nats"} {
@@ -151,6 +153,7 @@ func TestReplicasReloadWhileRunning(t *testing.T) {
 
 // TestFailoverWithClocksAnHourApart runs a pair of which one's clock is ahead, and lets them take over from each other.
 func TestFailoverWithClocksAnHourApart(t *testing.T) {
+	require.Long(t)
 	if os.Getenv("KUBECDC_E2E_CLOCKS") == "" {
 		t.Skip("builds the exporter and all it needs with another clock, which takes minutes: set KUBECDC_E2E_CLOCKS=1")
 	}
@@ -182,6 +185,7 @@ func TestFailoverWithClocksAnHourApart(t *testing.T) {
 // TestFailoverOfThousandsOfLanes has a lane for each of so many partitions, of which each is fenced and read back.
 // KUBECDC_E2E_LANES sets how many.
 func TestFailoverOfThousandsOfLanes(t *testing.T) {
+	require.Long(t)
 	const objectsOfLane = 3 // so that few partitions have none
 	lanes, kinds := sizeOf(t, "KUBECDC_E2E_LANES", 2000), []workload.Kind{workload.ConfigMaps, workload.Pods}
 	p := newPair(t, kinds, "kafka", keepLease, func(s *exporter.Settings) {

@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // Records without a value have this header.
@@ -27,6 +28,7 @@ const (
 // TestFlinkAcceptsAWholeRun reads envelopes by the rules of Flink's debezium-json, which ends its job at the first record
 // that breaks one, and judges their rows by etcd's history.
 func TestFlinkAcceptsAWholeRun(t *testing.T) {
+	require.Long(t)
 	kinds := workload.AllKinds()
 	s := newFixture(t, kinds, func(settings *exporter.Settings) {
 		settings.Format, settings.Kafka = "debezium", map[string]any{"tombstones": true}

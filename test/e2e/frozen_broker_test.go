@@ -16,12 +16,14 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestAFrozenBrokerStopsItsOwnLanesOnlyOverFailovers freezes one of three brokers, whose partitions have no other replica,
 // and which neither the state nor the fence needs. The lanes of the others flow before a failover, and after the active one
 // is frozen, killed or stopped. When the broker runs again, everything is there, once and in order.
 func TestAFrozenBrokerStopsItsOwnLanesOnlyOverFailovers(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods, workload.Services}
 	brokers := startSingleReplicas(t)
 	p := newReplicas(t, 3, kinds, "kafka", func(s *exporter.Settings) { s.KafkaBrokers = brokers.Brokers() })

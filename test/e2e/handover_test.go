@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // cutPair are two exporters, each of which reaches NATS through a proxy of its own.
@@ -99,6 +100,7 @@ func TestActiveYieldsToStandbyThatReachesBus(t *testing.T) {
 // TestActiveYieldsToStandbyThatReachesOneBusMore cuts the active exporter off from one of two buses, and not from that of
 // the state: the standby, which reaches both, takes over, and delivers what the other one could not.
 func TestActiveYieldsToStandbyThatReachesOneBusMore(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newCutPair(t, kinds, "kafka", func(*exporter.Settings) {})
 	p.start()
@@ -149,6 +151,7 @@ func drainForLong(s *exporter.Settings) { s.DrainTimeout = "30m" }
 // TestStopLeavesSinkThatIsAwayToStandby stops the active exporter in order while one of its two buses is gone, or frozen, or
 // has just been frozen, which the exporter cannot know yet: it does not wait for that, so the other exporter takes over.
 func TestStopLeavesSinkThatIsAwayToStandby(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	for name, fault := range map[string]struct {
 		stateIn    string // the bus without the fault

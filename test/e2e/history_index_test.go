@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // momentsOfIndex is at how many random revisions the states of five types are compared, for each bus; KUBECDC_E2E_MOMENTS
@@ -20,6 +21,7 @@ const momentsOfIndex = 6
 // TestAnIndexEqualsTheHistoryOfEtcd reads several topics with partitions, and a stream, while the exporter is killed,
 // through indexes whose commands are killed too: at random revisions they have exactly what etcd had.
 func TestAnIndexEqualsTheHistoryOfEtcd(t *testing.T) {
+	require.Long(t)
 	kinds := workload.AllKinds()
 	s := newFixture(t, kinds, func(*exporter.Settings) {})
 	s.must(s.exporter.Start(t.Context()))

@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // withOlderServer adds a second API server of a version that does not know the policy of stamps, as there is during an
@@ -31,6 +32,7 @@ func (a *audited) isOlder(url string) bool {
 // TestWritesThroughAnOlderAPIServerNameNoWrongAuthor lets half of the users write through an API server that does not stamp.
 // Their changes leave the stamps of others, or copy them to other objects, and must have no author.
 func TestWritesThroughAnOlderAPIServerNameNoWrongAuthor(t *testing.T) {
+	require.Long(t)
 	a := newStamped(t, false, withOlderServer)
 	copies := a.copyObjects()
 	a.writeLoad(fewWrites, spread)
@@ -94,6 +96,7 @@ func (a *audited) copyObjects() map[string]string {
 // TestAnOlderAPIServerThatAnswersEndsTheProof lets requests of the exporter reach an older API server, as a load balancer
 // does. From then on stamps prove nothing, also the forged ones, until no older one has answered for a while.
 func TestAnOlderAPIServerThatAnswersEndsTheProof(t *testing.T) {
+	require.Long(t)
 	a := newStamped(t, false, withOlderServer)
 	newer, older := a.leadThroughGateway(0), a.startGateway(1)
 	a.awaitAuthor(a.newUser(0).createConfigMap(t, "before", ""), writer(0))
@@ -118,6 +121,7 @@ func TestAnOlderAPIServerThatAnswersEndsTheProof(t *testing.T) {
 
 // TestAPolicyWhoseListHangsNamesNoWrongAuthor lets the list hang while the policy is away and clients forge stamps.
 func TestAPolicyWhoseListHangsNamesNoWrongAuthor(t *testing.T) {
+	require.Long(t)
 	a := newStamped(t, false)
 	g := a.leadThroughGateway(0)
 	admin := a.newUser(0)
@@ -150,6 +154,7 @@ func TestAPolicyWhoseListHangsNamesNoWrongAuthor(t *testing.T) {
 // second one annotates nothing. An update without a precondition may have changed nothing there, so it names no author, and
 // keeps those from being named whose requests were answered with the same version.
 func TestUpdatesThroughAnAPIServerWithoutTheAdmissionPolicyHaveNoAuthor(t *testing.T) {
+	require.Long(t)
 	a := newAudited(t, func(_ *audited, o *controlplane.Options) {
 		o.Second, o.SecondArgs = true, []string{"--disable-admission-plugins=ValidatingAdmissionPolicy"}
 	})

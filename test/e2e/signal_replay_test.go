@@ -15,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/process"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // requestReplay sends the signal for a replay and returns it.
@@ -189,6 +190,7 @@ func (s *fixture) awaitReplayed(b *received, id string) {
 // well, and nothing else is different. Of a paused sink nothing is replayed, of another one a part. There the active
 // exporter is frozen, wakes when the next one is active, and has no signals any more.
 func TestAReplayIsAbortedByAFailover(t *testing.T) {
+	require.Long(t)
 	for i, sink := range []string{"kafka", "nats"} {
 		t.Run(sink, func(t *testing.T) {
 			kinds := []workload.Kind{workload.ConfigMaps, workload.Services}

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestStampsDoNotKeepControllersFromTheirWork lets a real controller manager roll Deployments out and back, with the policy
 // of stamps and without it. It copies the annotations of a Deployment to its ReplicaSet, and does nothing else while they
 // differ. The copies name no author, and are one write for each of the Deployment.
 func TestStampsDoNotKeepControllersFromTheirWork(t *testing.T) {
+	require.Long(t)
 	if os.Getenv(cascadesEnv) == "" {
 		t.Skip("NOT TESTED: stamps beside a real kube-controller-manager; " + cascadesEnv + "=1 builds it, as make attribution does")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/process"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // tap is a running "exporter tap" and what it has printed.
@@ -141,6 +142,7 @@ const tapped = 8
 // TestTapOfBusyClusterUsesLittleMemory shows a cluster in which 32 clients write as fast as they can. Changes shown before
 // half of the time cost nothing more later, and it ends when stopped, however much is in flight.
 func TestTapOfBusyClusterUsesLittleMemory(t *testing.T) {
+	require.Long(t)
 	l := newRestricted(t, leastRules)
 	v := l.tap("--select", "*")
 	load := l.cluster.Start(t.Context(), workload.Plan{

@@ -15,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/build"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 	"github.com/kubecdc/kubecdc/test/parts/process"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // telemetryEnv includes the test of OTLP, whose collector takes two minutes of both cores to build.
@@ -58,6 +59,7 @@ func (r otlpResource) service() string {
 // until the collector is there. Then the file that the collector writes has the metrics, and a span of the start, of each
 // list, and of an edit that is applied and one that is refused.
 func TestACollectorReceivesMetricsAndSpans(t *testing.T) {
+	require.Long(t)
 	if os.Getenv(telemetryEnv) == "" {
 		t.Skip("builds an OpenTelemetry collector, which takes minutes: set " + telemetryEnv + "=1")
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -33,6 +34,7 @@ const (
 
 // TestShortLivedTypesAreWatchedAndLeaveNothing selects everything; then definitions come, and two hundred come and go.
 func TestShortLivedTypesAreWatchedAndLeaveNothing(t *testing.T) {
+	require.Long(t)
 	l := newRestricted(t, "resources: [{select: [\"*\"]}]\n")
 	l.apply(l.command("rbac", "--offline", "--with-triggers", "--config", l.config))
 	l.awaitAccess("")

@@ -19,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/planting"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -37,6 +38,7 @@ var plantForms = []string{"json", "cloudevents", "debezium", "upsert", "kv"}
 // their own, and verifies at once: exactly the objects of those plants that change what readers have are named, and the
 // repair ends with nothing that differs. KUBECDC_E2E_PLANTS_AT_ONCE=1 plants and repairs one by one.
 func TestVerifyNamesAndRepairsWhatIsPlanted(t *testing.T) {
+	require.Long(t)
 	e := servers(t)
 	quiet, forms := defineQuiet(t, e), plantForms
 	if len(quiet) == quietResources { // the others have the same readers, and are verified in memory

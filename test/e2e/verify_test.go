@@ -21,6 +21,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -199,6 +200,7 @@ func TestVerifyFindsNoFalseDifference(t *testing.T) {
 // TestVerifyFindsNoFalseDifferenceInATopicThatHasGrown adds partitions to a topic with a snapshot, and changes or deletes
 // the objects in it: those that have moved have their last records in another partition, which may be read first.
 func TestVerifyFindsNoFalseDifferenceInATopicThatHasGrown(t *testing.T) {
+	require.Long(t)
 	const objects = 40
 	kinds := []workload.Kind{workload.ConfigMaps}
 	s := newFixture(t, kinds, watermarkSettings)
@@ -233,6 +235,7 @@ func TestVerifyFindsNoFalseDifferenceInATopicThatHasGrown(t *testing.T) {
 // TestVerifyFindsNoFalseDifferenceAfterFailover takes the active exporter away, with its journal, while it delivers: what
 // the lanes hold beyond the state is newer than the positions that the next one begins at.
 func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
+	require.Long(t)
 	p := newPair(t, watermarkKinds, "kafka", verifiedSettings)
 	p.start()
 	p.awaitTopics(watermarkKinds)
@@ -416,6 +419,7 @@ var manipulations = []manipulation{
 // TestVerifyFindsEveryManipulation copies what all sinks have delivered, with one thing changed each time: the difference is
 // found, by the right word, and nothing else. A bucket keeps the newest value of each key, and so shows no order.
 func TestVerifyFindsEveryManipulation(t *testing.T) {
+	require.Long(t)
 	servers(t)
 	for _, form := range []string{"json", "cloudevents-structured", "upsert", "debezium"} {
 		t.Run(form, func(t *testing.T) { checkManipulations(t, form) })

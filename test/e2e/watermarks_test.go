@@ -19,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -99,6 +100,7 @@ func TestWatermarksAreTheStateOfTheCluster(t *testing.T) {
 
 // TestWatermarksAreRightAfterFailovers takes the active exporter away, with its journal, again and again.
 func TestWatermarksAreRightAfterFailovers(t *testing.T) {
+	require.Long(t)
 	turns := sizeOf(t, "KUBECDC_E2E_WATERMARKS", watermarkTurns)
 	p := newPair(t, watermarkKinds, "kafka", watermarkSettings)
 	w := newWatermarkRun(t, p.fixture)

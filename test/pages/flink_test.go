@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const flinkPage = "docs/recipes/flink.md"
@@ -20,6 +21,7 @@ const flinkPage = "docs/recipes/flink.md"
 // TestTheFlinkRecipeRuns has Flink follow a cluster by the statements of the page, in both formats, while objects come,
 // change and go, all records come a second time, and signals have what exists emitted again.
 func TestTheFlinkRecipeRuns(t *testing.T) {
+	require.Long(t)
 	s := running(t)
 	s.installFlink(t)
 	w := newWalk(t, s, []command{exporterRuns, {begins: "sql-client.sh", ready: `\+I`}})

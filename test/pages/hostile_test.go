@@ -18,6 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
 	"github.com/kubecdc/kubecdc/test/hostile"
 	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // publishHostile has a sink write the records of a stream to a topic of the broker.
@@ -60,6 +61,7 @@ func (s *servers) publishHostile(t *testing.T, topic string, f format.Format, ch
 
 // TestTheFlinkRecipeTakesHostileRecords: the tables of the page, in both formats, have what the clusters have.
 func TestTheFlinkRecipeTakesHostileRecords(t *testing.T) {
+	require.Long(t)
 	s := running(t)
 	s.installFlink(t)
 	w := newWalk(t, s, []command{{begins: "sql-client.sh", ready: `\+I`}})
@@ -110,6 +112,7 @@ func rowOfKey(t *testing.T, row string) string {
 // TestTheJDBCRecipeTakesHostileRecords: the table that Debezium's sink writes by the configuration of the page has what the
 // clusters have.
 func TestTheJDBCRecipeTakesHostileRecords(t *testing.T) {
+	require.Long(t)
 	large(t)
 	s := running(t)
 	jars, err := build.JDBCSink(t.Context())
@@ -144,6 +147,7 @@ func TestTheJDBCRecipeTakesHostileRecords(t *testing.T) {
 // TestTheIcebergRecipeTakesHostileRecords: PyIceberg and DuckDB find in the table, by the statements of the page, what the
 // clusters had at random moments, and have in the end.
 func TestTheIcebergRecipeTakesHostileRecords(t *testing.T) {
+	require.Long(t)
 	large(t)
 	jars, err := build.IcebergSink(t.Context())
 	if err != nil {

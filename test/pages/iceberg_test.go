@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 	"github.com/kubecdc/kubecdc/test/parts/s3server"
 )
 
@@ -43,6 +44,7 @@ func TestTheIcebergRecipeRuns(t *testing.T) {
 // TestTheS3RecipeRuns has Kafka Connect write a table into S3 by the configuration of the page, while objects come, change
 // and go.
 func TestTheS3RecipeRuns(t *testing.T) {
+	require.Long(t)
 	large(t)
 	s := running(t)
 	w, look := icebergWalk(t, "s3", "iceberg-s3-sink.properties",

@@ -381,6 +381,7 @@ type scenario struct {
 }
 
 func TestOneFailingTopicOfTenCostsTheOthersNothing(t *testing.T) {
+	require.Long(t)
 	rights := []string{"grant WRITE and DESCRIBE"}
 	for _, s := range []scenario{
 		{name: "missing", reasons: []string{"does not exist"}, prepare: func(*cluster) {}, end: func(w *cluster) { w.createTopic(topicCount - 1) }},
@@ -403,6 +404,7 @@ func TestOneFailingTopicOfTenCostsTheOthersNothing(t *testing.T) {
 }
 
 func TestOneFailingBrokerOfThreeCostsTheOthersNothing(t *testing.T) {
+	require.Long(t)
 	const soon = 2 * time.Second
 	away := []string{"does not answer", "Leader Not Available"}
 	for _, s := range []scenario{

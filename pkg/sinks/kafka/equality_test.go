@@ -27,6 +27,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // producesByName is the newest version of Produce that names topics (Kafka 4.0).
@@ -470,6 +471,7 @@ func (r *topicRun) readToEnd() {
 // a broker that is killed, each while messages are under way. Both deliver the same versions of each object in the same
 // order, each of them once. FULL_SIZE makes it long.
 func TestTopicsByNameEqualTopicsByID(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	rounds := 1
 	if fullSize(t) > 0 {

@@ -99,6 +99,7 @@ func TestContractOnApacheKafka(t *testing.T) {
 }
 
 func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	const partitions, each, kills = 4, 25_000, 3
 	b := startKafka(t)

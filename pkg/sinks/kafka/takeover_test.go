@@ -18,6 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
@@ -87,6 +88,7 @@ func deliveredWithTombstones(t testing.TB, records []*kgo.Record, tombstones boo
 // TestFailoverWhileBrokersDie kills one of three brokers whenever another process takes over: leaders, and the coordinator
 // of the transactional ID.
 func TestFailoverWhileBrokersDie(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	cluster := startThreeBrokers(t)
 	h := failoverHarness(cluster.Brokers(), "k8s.three.", format.JSON, func(c *Config) { c.RequestTimeout = 5 * time.Second })

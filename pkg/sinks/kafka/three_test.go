@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // startThreeBrokers starts a real cluster of three brokers; topics have three replicas, and two in sync.
@@ -36,6 +37,7 @@ func startThreeBrokersWith(t *testing.T, properties map[string]string) broker.Br
 // TestThreeBrokersLoseAndRepeatNothing kills brokers in turn, moves leaders back when they return, and kills the sink with
 // several batches of each partition in flight, while all lanes publish. FULL_SIZE makes it long.
 func TestThreeBrokersLoseAndRepeatNothing(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	const partitions = 3
 	kills, least, most := 2, 0, 10
@@ -428,6 +430,7 @@ func TestAFrozenBrokerAtAFailoverStopsItsOwnLanesOnly(t *testing.T) {
 // can be fenced until the controller has declared it dead, which takes broker.session.timeout.ms, and another one has its
 // place: then the failover goes on by itself, while the broker is still frozen. Nothing is lost, twice or out of order.
 func TestAFrozenCoordinatorDelaysAFailoverUntilItIsReplaced(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	const partitions = 6
 	cluster := startThreeBrokers(t)
@@ -554,6 +557,7 @@ func coordinatorOf(t *testing.T, brokers []string, id string) (broker int) {
 
 // TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly: the others do not wait until it can be fenced and read.
 func TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	const partitions = 6
 	cluster := startThreeBrokersWith(t, map[string]string{"broker.session.timeout.ms": "600000",

@@ -3,6 +3,8 @@ package faults
 import (
 	"strings"
 	"testing"
+
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // fault is one row: how it is staged, the line of /readyz that names it, and the alerts that fire.
@@ -97,6 +99,7 @@ func one(alert string) []string { return []string{alert} }
 // alerts nothing here stages: KubecdcDefect takes a sink that is wrong, and KubecdcStateLags five minutes. These have their
 // series in deploy/monitoring.
 func TestEachFaultIsNamedByReadinessPageAndAlert(t *testing.T) {
+	require.Long(t)
 	s := surround(t)
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {

@@ -68,6 +68,7 @@ func serve(file string) error {
 // What comes of it is in docs/operations.md; nothing but that all of them are served is held here, because a busy machine is
 // no defect.
 func TestTwentyViewersCostLittle(t *testing.T) {
+	require.Long(t)
 	require.Integration(t)
 	lasts := watchedFor
 	if given := os.Getenv("KUBECDC_E2E_VIEWED_SECONDS"); given != "" {

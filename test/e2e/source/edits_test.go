@@ -16,12 +16,14 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestEditsDuringListsKeepTheTableRight edits the rules of a running exporter while lists stand still in the middle, at a
 // random byte, so that an edit follows before the previous one is in force. A consumer that follows the snapshots of lists
 // read in part has the table of the last rules.
 func TestEditsDuringListsKeepTheTableRight(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	env := sharedControlPlane(t)
 	createFruitNamespaces(t, env)

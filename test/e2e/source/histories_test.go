@@ -21,6 +21,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -81,6 +82,7 @@ func (o *fruitGroup) install(t *testing.T, env *environment) {
 // which end orderly or by SIGKILL. The table built from the stream must be the selection as etcd has it; no object that
 // exists and is selected is deleted; nothing is emitted twice.
 func TestRandomEditsOfRulesKeepTheTableRight(t *testing.T) {
+	require.Long(t)
 	env := sharedControlPlane(t)
 	createGroups.Do(func() {
 		for i := range cap(fruitGroups) {

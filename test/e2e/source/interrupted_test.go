@@ -12,11 +12,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestInterruptedFirstListLosesNothing interrupts first lists in the middle, by SIGKILL, by a stop and by cut connections,
 // while the objects change. The records are compared with etcd's history.
 func TestInterruptedFirstListLosesNothing(t *testing.T) {
+	require.Long(t)
 	seed := randomSeed(t)
 	for n := range numberFromEnv(t, "KUBECDC_E2E_LISTS", 3) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {

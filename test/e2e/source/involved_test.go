@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // involvedKind is a ConfigMap with values that its rule redacts, and copies of them in annotations.
@@ -86,6 +87,7 @@ func TestEventsHaveWhatTheirObjectMayShow(t *testing.T) {
 // TestInvolvedObjectsCostLittle compares the CPU time of two exporters that read the same Events, 100 a second, of which one
 // adds what their Pods have.
 func TestInvolvedObjectsCostLittle(t *testing.T) {
+	require.Long(t)
 	const pods, events = 200, 3000
 	s := newFixture(t, ownControlPlane(t), nil)
 	plain := newFixture(t, s.environment, []rule{s.namespacedRule("events")})

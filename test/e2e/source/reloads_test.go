@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -25,6 +26,7 @@ const (
 // TestReloadsEqualRestarts edits the rules and sinks of two exporters at random, in the same way: one applies each edit
 // while it runs, the other is stopped and started. Both emit the same records of each object in the same order.
 func TestReloadsEqualRestarts(t *testing.T) {
+	require.Long(t)
 	env := sharedControlPlane(t)
 	createFruitNamespaces(t, env)
 	seed := randomSeed(t)

@@ -10,11 +10,13 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestEtcdRestoreUnderLoadIsNotSilent kills the exporter while objects are created and deleted under the same names,
 // restores etcd from an earlier backup, and creates the names again: every change of each is emitted.
 func TestEtcdRestoreUnderLoadIsNotSilent(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	const names, writes = 64, 1500
 	s := newFixture(t, ownControlPlane(t), []rule{{"select": []string{"configmaps"}}})

@@ -38,3 +38,12 @@ func Skip(t testing.TB, reason string) {
 	fmt.Fprintf(os.Stderr, "SKIPPED %s: %s\n", t.Name(), reason)
 	t.Skip(reason)
 }
+
+// Long leaves a test to the pipeline, and to whoever sets REQUIRE_INTEGRATION=1: it takes more time than a check of each
+// change is worth, and others hold its promise in a smaller form. Call it first.
+func Long(t testing.TB) {
+	t.Helper()
+	if os.Getenv("REQUIRE_INTEGRATION") != "1" {
+		t.Skip("it takes long: REQUIRE_INTEGRATION=1 runs it, as in the pipeline")
+	}
+}

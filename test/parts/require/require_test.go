@@ -68,3 +68,14 @@ func TestWhereIntegrationIsRequiredASkipFails(t *testing.T) {
 		t.Fatalf("a missing program: %+v", r)
 	}
 }
+
+func TestALongTestIsForThePipeline(t *testing.T) {
+	t.Setenv("REQUIRE_INTEGRATION", "")
+	if r := record(Long); r.skipped == "" || r.failed != "" {
+		t.Fatalf("%+v", r)
+	}
+	t.Setenv("REQUIRE_INTEGRATION", "1")
+	if r := record(Long); r.skipped != "" || r.failed != "" {
+		t.Fatalf("required: %+v", r)
+	}
+}
