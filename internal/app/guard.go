@@ -32,16 +32,14 @@ type sourceGuard struct {
 // pausableRule is a rule that a signal can pause, if it has a name.
 type pausableRule struct {
 	subject signals.Subject
-	pause   *delivery.PauseSwitch // nil without a name
+	pause   *delivery.PauseSwitch
 }
 
 func newSourceGuard(cfg *config.Config, p *protection, c *signalControl) *sourceGuard {
 	g := &sourceGuard{p, c, make([]pausableRule, len(cfg.Resources))}
 	for i, r := range cfg.Resources {
-		if r.Name != "" {
-			of := signals.Subject{Rule: r.Name}
-			g.rules[i] = pausableRule{of, c.pauseSwitch(of)}
-		}
+		of := signals.Subject{Rule: r.Name}
+		g.rules[i] = pausableRule{of, c.pauseSwitch(of)}
 	}
 	return g
 }
@@ -78,7 +76,7 @@ func (g *sourceGuard) pausedProblem(rule int) condition.Problem {
 // statuses returns the conditions of the rules that have a name.
 func (g *sourceGuard) statuses() (all []condition.Status) {
 	for _, r := range g.rules {
-		if r.pause != nil {
+		if r.subject.Rule != "" {
 			all = append(all, g.signals.pausedStatus(r.subject))
 		}
 	}

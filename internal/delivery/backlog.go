@@ -162,20 +162,16 @@ func (t *laneTable) placeOf(l *lane, e entry) place {
 	return placeQueue
 }
 
-// recordNotRouted settles a change that the routes do not send to this sink.
-func (b *backlog) recordNotRouted(offset uint64) {
+// skipChange settles a change that the destination has from an earlier process, or that the routes do not send to this sink.
+func (b *backlog) skipChange(offset uint64, routed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lanes.read, b.lanes.changed = offset, true
-	b.counts.notRouted++
-}
-
-// recordDeliveredBefore settles a change that the destination has from an earlier process.
-func (b *backlog) recordDeliveredBefore(offset uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.lanes.read, b.lanes.changed = offset, true
-	b.counts.alreadySettled++
+	if routed {
+		b.counts.alreadySettled++
+	} else {
+		b.counts.notRouted++
+	}
 }
 
 // takeBatch appends the oldest entries of l to batch, at least one, within the limits. They stay queued until they are
@@ -221,13 +217,17 @@ func (b *backlog) acknowledgeOldest(l *lane, n int, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l.inFlight -= n
-	b.lanes.popSettled(l, n, func(e entry) {
+	before := l.queue.bytes
+	for range n {
+		e := l.queue.popEntry()
+		l.settled = e.offset
 		b.counts.delivered++
 		b.counts.deliveredBytes += uint64(e.size)
 		if e.original != nil {
 			b.counts.truncated++
 		}
-	})
+	}
+	b.lanes.recordRemoved(l, n, before)
 	b.counts.lastAck = now
 }
 

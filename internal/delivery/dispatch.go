@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -45,12 +44,6 @@ type drainRequest struct {
 	upTo      atomic.Pointer[uint64] // nil before request
 	requested context.Context        // ends with request
 	request   context.CancelFunc
-}
-
-func newDrainRequest() *drainRequest {
-	d := &drainRequest{}
-	d.requested, d.request = context.WithCancel(context.Background())
-	return d
 }
 
 // isReachedAt reports whether a drain is requested and reading up to this offset is enough for it.
@@ -110,7 +103,7 @@ func (d *dispatcher) scheduleLanes() {
 func (d *dispatcher) admitChange(ctx context.Context, r event.Record) error {
 	to := d.resolver.routeOf(r.Change)
 	if to.Skip {
-		d.backlog.recordNotRouted(r.Offset)
+		d.backlog.skipChange(r.Offset, false)
 		return nil
 	}
 	var waitingSince time.Time
@@ -146,12 +139,8 @@ func (d *dispatcher) enqueueChange(r event.Record, to Route) (active []*lane, ok
 	}
 	found := len(all)
 	all = slices.DeleteFunc(all, d.resolver.isAlreadyDelivered)
-	switch {
-	case found == 0:
-		d.backlog.recordNotRouted(r.Offset)
-		return nil, true, nil
-	case len(all) == 0:
-		d.backlog.recordDeliveredBefore(r.Offset)
+	if len(all) == 0 {
+		d.backlog.skipChange(r.Offset, found > 0)
 		return nil, true, nil
 	}
 	active, ok = d.backlog.addChange(r.Offset, all, d.active[:0])
@@ -202,14 +191,10 @@ type laneQueue struct {
 	lanes   workqueue.TypedRateLimitingInterface[*lane] // set by open
 }
 
-func newLaneQueue(retry RetryConfig) *laneQueue {
-	return &laneQueue{backoff: ratelimit.NewBackoff[*lane](retry.Min, retry.Max, rand.Float64)}
-}
-
 // open makes the workqueue, which owns goroutines until close.
 func (q *laneQueue) open() { q.lanes = workqueue.NewTypedRateLimitingQueue(q.backoff) }
 
-// close makes every nextLane return.
+// close makes every worker that waits for a lane return.
 func (q *laneQueue) close() { q.lanes.ShutDown() }
 
 // addLanes adds lanes that became scheduled.
@@ -219,25 +204,17 @@ func (q *laneQueue) addLanes(lanes ...*lane) {
 	}
 }
 
-// nextLane waits for a lane. The caller must call releaseLane with it. It returns false after close.
-func (q *laneQueue) nextLane() (*lane, bool) {
-	l, closed := q.lanes.Get()
-	return l, !closed
-}
-
-// releaseLane lets another worker get the lane.
+// releaseLane lets another worker get the lane that a worker got from lanes.
 func (q *laneQueue) releaseLane(l *lane) { q.lanes.Done(l) }
 
 // addAfterBackoff adds a lane again when its back-off after err ends. A sink that probes the cause by itself, or a
 // destination that asked for time, bounds the wait.
 func (q *laneQueue) addAfterBackoff(l *lane, err error) {
 	wait := q.backoff.When(l)
-	var probed *sinks.ProbedError
-	if errors.As(err, &probed) {
+	if probed, found := errors.AsType[*sinks.ProbedError](err); found {
 		wait = min(wait, probed.Every)
 	}
-	var unavailable *laneUnavailableError
-	if errors.As(err, &unavailable) {
+	if unavailable, found := errors.AsType[*laneUnavailableError](err); found {
 		wait = max(wait, unavailable.After)
 	}
 	q.lanes.AddAfter(l, wait)

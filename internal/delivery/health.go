@@ -190,12 +190,10 @@ func (h *health) forgetLane(name sinks.Lane) {
 	delete(h.attempts, name)
 }
 
-// laneLabel returns the name of a lane for log and status page. What has no lane becomes dead letters.
-func laneLabel(name sinks.Lane) string { return string(cmp.Or(name, "dead letters")) }
-
+// labelsOf returns the names of lanes for log and status page. What has no lane becomes dead letters.
 func labelsOf(names []sinks.Lane) (labels []string) {
 	for _, name := range names {
-		labels = append(labels, laneLabel(name))
+		labels = append(labels, string(cmp.Or(name, "dead letters")))
 	}
 	return labels
 }
@@ -250,7 +248,11 @@ func (h *health) updateConditions(s Stats, paused bool) {
 // currentProblem returns what is wrong with the whole sink. Several causes of one outage are one problem with the newest of
 // them: a destination that was closed and now hangs is reported as hanging. Requires h.mu.
 func (h *health) currentProblem(s Stats, now time.Time, paused bool) condition.Problem {
-	if started := h.unanswered(); !started.IsZero() && now.Sub(started) >= unansweredAfter && h.newest.Code != condition.SinkTimeout {
+	started := h.ping.running // of the try that has waited for its answer for longest
+	for _, a := range h.attempts {
+		started = condition.Earlier(started, a.running)
+	}
+	if !started.IsZero() && now.Sub(started) >= unansweredAfter && h.newest.Code != condition.SinkTimeout {
 		h.newest.replace(condition.Problem{Code: condition.SinkTimeout, Cause: fmt.Sprintf("no answer for %d s", int(now.Sub(started).Seconds()))}, now)
 	}
 	switch {
@@ -273,15 +275,6 @@ func (h *health) currentProblem(s Stats, now time.Time, paused bool) condition.P
 		return condition.Problem{Code: condition.SinkConnecting, Cause: h.newest.Cause, Remedy: h.newest.Remedy}
 	}
 	return condition.Problem{}
-}
-
-// unanswered returns the start of the try that has waited for its answer for longest; zero if none does. Requires h.mu.
-func (h *health) unanswered() time.Time {
-	started := h.ping.running
-	for _, a := range h.attempts {
-		started = condition.Earlier(started, a.running)
-	}
-	return started
 }
 
 // lanesBy returns the lanes with attempts that count, by the code of their failure; first that which fails for longest.

@@ -116,19 +116,13 @@ func (l *lane) settledUpTo(read uint64) uint64 {
 	}
 }
 
-// oldestObserved returns when the oldest unsettled change was observed; zero if there is none, or that is not known.
-func (l *lane) oldestObserved() time.Time {
-	if p := l.queue.pendingEntries(); len(p) > 0 {
-		return p[0].change.ObservedAt
-	}
-	return l.lagObserved
-}
-
 // status returns the lane as operators see it.
 func (l *lane) status() LaneStatus {
 	s := LaneStatus{Name: string(l.name), Failing: l.membership.failing, Lagging: l.membership.lagging, Queued: l.queue.entryCount()}
-	if l.membership.busy {
-		s.Oldest = l.oldestObserved()
+	if p := l.queue.pendingEntries(); len(p) > 0 {
+		s.Oldest = p[0].change.ObservedAt
+	} else if l.membership.busy {
+		s.Oldest = l.lagObserved
 	}
 	return s
 }

@@ -102,7 +102,8 @@ func (t *laneTable) updateMembership(l *lane) {
 	}
 	t.lagging += countChange(before.lagging, now.lagging)
 	t.failing += countChange(before.failing, now.failing)
-	t.window.moveLane(l.queue.bytes, before, now)
+	t.window.catchUp += l.queue.bytes * int64(countChange(before.catchingUp, now.catchingUp))
+	t.window.parked += l.queue.bytes * int64(countChange(before.parked, now.parked))
 	l.membership = now
 }
 
@@ -131,17 +132,6 @@ func (t *laneTable) queueEntry(l *lane, e entry) {
 	t.pending++
 	t.window.addBytes(l.membership, int64(e.size))
 	t.updateMembership(l)
-}
-
-// popSettled removes the n oldest entries of l, which are settled now, and calls each for every one.
-func (t *laneTable) popSettled(l *lane, n int, each func(entry)) {
-	before := l.queue.bytes
-	for range n {
-		e := l.queue.popEntry()
-		l.settled = e.offset
-		each(e)
-	}
-	t.recordRemoved(l, n, before)
 }
 
 // removeDeadLetter removes the entry i of l, which is a dead letter now. Those before it may not be settled yet.
@@ -269,12 +259,6 @@ func (w *window) addBytes(m laneMembership, n int64) {
 	if m.parked {
 		w.parked += n
 	}
-}
-
-// moveLane records that the membership of a lane with this many queued bytes has changed.
-func (w *window) moveLane(bytes int64, before, now laneMembership) {
-	w.catchUp += bytes * int64(countChange(before.catchingUp, now.catchingUp))
-	w.parked += bytes * int64(countChange(before.parked, now.parked))
 }
 
 // hasSpaceFor reports whether the dispatcher may queue size more bytes. While lanes catch up, half of the window is reserved

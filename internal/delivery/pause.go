@@ -7,8 +7,7 @@ import (
 )
 
 // PauseSwitch holds back what the pipelines of one sink publish, or what is emitted of one rule. It outlives them: a
-// pipeline that is made while the sink is paused publishes nothing. All methods are safe for concurrent use, and a nil
-// switch is never on.
+// pipeline that is made while the sink is paused publishes nothing. All methods are safe for concurrent use.
 type PauseSwitch struct {
 	mu       sync.Mutex
 	since    time.Time       // zero while not paused
@@ -49,9 +48,6 @@ func (s *PauseSwitch) Resume() {
 
 // Paused reports whether the switch is on, and returns a channel that is closed when that may have changed.
 func (s *PauseSwitch) Paused() (paused bool, changed <-chan struct{}) {
-	if s == nil {
-		return false, nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.since.IsZero() {
@@ -62,9 +58,6 @@ func (s *PauseSwitch) Paused() (paused bool, changed <-chan struct{}) {
 
 // PausedSince returns since when the switch is on; zero if it is not.
 func (s *PauseSwitch) PausedSince() time.Time {
-	if s == nil {
-		return time.Time{}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.since
@@ -81,9 +74,6 @@ func (s *PauseSwitch) isPaused() bool { return !s.PausedSince().IsZero() }
 // beginTurn waits until the sink is not paused and wait has returned nil, and begins a turn, which EndTurn ends. When a
 // pause begins, the context of wait ends, and undo gives back what wait may have got: it is called again after the pause.
 func (s *PauseSwitch) beginTurn(ctx context.Context, wait func(context.Context) error, undo func()) error {
-	if s == nil {
-		return wait(ctx)
-	}
 	for {
 		var running context.Context
 		if err := s.awaitFact(ctx, func() bool { running = s.running; return s.since.IsZero() }); err != nil {
@@ -107,9 +97,6 @@ func (s *PauseSwitch) beginTurn(ctx context.Context, wait func(context.Context) 
 
 // TryBeginTurn begins a turn, which EndTurn ends, unless the switch is on.
 func (s *PauseSwitch) TryBeginTurn() bool {
-	if s == nil {
-		return true
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.since.IsZero() {
@@ -121,9 +108,6 @@ func (s *PauseSwitch) TryBeginTurn() bool {
 
 // EndTurn ends a turn.
 func (s *PauseSwitch) EndTurn() {
-	if s == nil {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inFlight--

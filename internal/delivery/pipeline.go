@@ -58,18 +58,18 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	config = config.withDefaults()
 	cfg, log := &config, log.With("sink", name)
 	_, canPing := sink.(sinks.Pinger)
-	_, isStateful := sink.(sinks.Stateful)
+	requested, request := context.WithCancel(context.Background())
 	policy := newRejectionPolicy(cfg.SuspectAfter)
 	p := &Pipeline{
 		sink:       sink,
 		cfg:        cfg,
 		log:        log,
 		backlog:    newBacklog(layout, cfg.WindowBytes, start, cfg.WhyHeld),
-		queue:      newLaneQueue(cfg.Retry),
+		queue:      &laneQueue{backoff: ratelimit.NewBackoff[*lane](cfg.Retry.Min, cfg.Retry.Max, rand.Float64)},
 		gate:       ratelimit.NewGate(cfg.Retry.Min, cfg.Retry.probeMax(), rand.Float64, nil),
 		health:     newHealth(name, log, canPing),
 		digest:     &logDigest{log: log},
-		drain:      newDrainRequest(),
+		drain:      &drainRequest{requested: requested, request: request},
 		resolver:   &laneResolver{sinkName: name, sink: sink, cfg: cfg},
 		startState: start.State,
 	}
@@ -82,11 +82,13 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 		sinkName: name, journal: journal, resolver: p.resolver, queue: p.queue,
 		plan: newRereadPlan(p.backlog),
 	}
-	p.settler = newSettler(name, sink, journal, p.backlog, policy, cfg, log)
+	p.settler = &settler{sinkName: name, log: log, journal: journal, backlog: p.backlog, policy: policy, cfg: cfg}
+	p.settler.stateful, _ = sink.(sinks.Stateful)
+	p.settler.observer, _ = sink.(sinks.SettleObserver)
 	p.workers = &workerPool{
 		log: log, sink: sink, cfg: cfg, backlog: p.backlog, queue: p.queue,
 		gate: p.gate, policy: policy, health: p.health, digest: p.digest,
-		isStateful: isStateful, ahead: lookAhead{journal: journal, resolver: p.resolver, backlog: p.backlog},
+		isStateful: p.settler.stateful != nil, ahead: lookAhead{journal: journal, resolver: p.resolver, backlog: p.backlog},
 		store: p.settler.storeProgress, abort: p.abortWith,
 	}
 	p.workers.destinations, _ = sink.(sinks.MultiDestination)
@@ -172,7 +174,7 @@ func (p *Pipeline) runHousekeeping(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-settle.C:
-			if p.settler.isDue(now) {
+			if notBefore := p.settler.notBefore.Load(); notBefore == nil || !now.Before(*notBefore) {
 				p.health.recordStore(p.settler.storeIfAdvanced(ctx))
 			}
 			p.updateHeldLanes()
@@ -399,5 +401,6 @@ func (c Config) withDefaults() Config {
 	c.BatchBytes = cmp.Or(c.BatchBytes, 15<<16)
 	c.BatchMessages = cmp.Or(c.BatchMessages, 1000)
 	c.SettleInterval = cmp.Or(c.SettleInterval, 200*time.Millisecond)
+	c.Pause = cmp.Or(c.Pause, NewPauseSwitch())
 	return c
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -202,16 +201,6 @@ func (e *laneUnavailableError) Unwrap() error { return nil }
 // suspectedProbe is the wait between two lanes that look for what a suspected destination accepts.
 const suspectedProbe = 500 * time.Millisecond
 
-// suspectedError returns the error of a lane whose destination accepts nothing, while its changes are not dead-lettered. If
-// no other lane can find what it accepts, the sink is unavailable as a whole.
-func suspectedError(hasOthers bool, rejection error) error {
-	cause := "every change is rejected and none accepted; last rejection: " + rejection.Error()
-	if hasOthers {
-		return condition.Problem{Code: condition.SinkRejectsAll, Cause: cause}.Wrap(nil)
-	}
-	return &sinks.UnavailableError{Code: condition.SinkRejectsAll, Reason: cause, After: suspectedProbe}
-}
-
 // unroutableLane holds the changes that have no lane of the sink. The sink never gets them; all become dead letters.
 const unroutableLane sinks.Lane = ""
 
@@ -282,9 +271,8 @@ func (r *laneResolver) resolveLanes(record event.Record, to Route) ([]placement,
 	if err == nil {
 		return r.scratch, nil
 	}
-	var rejected *sinks.RejectedError
 	switch {
-	case !errors.As(err, &rejected):
+	case !contains[*sinks.RejectedError](err):
 		return nil, fmt.Errorf("sink %q: defect: no lane for the change at offset %d: %w", r.sinkName, record.Offset, err)
 	case record.Change.Type == event.Watermark: // no lane can have it
 		return nil, nil

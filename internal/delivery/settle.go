@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -38,18 +37,10 @@ type settler struct {
 	observer sinks.SettleObserver // the sink if it is one; else nil
 
 	requests  atomic.Uint64             // calls of storeProgress
-	notBefore atomic.Pointer[time.Time] // see isDue; nil: at once
+	notBefore atomic.Pointer[time.Time] // when progress is stored regularly again: the longer the last cursor was, the later; nil: at once
 
 	mu      sync.Mutex // held during a write: an older snapshot must not be stored after a newer one
 	covered uint64     // guarded by mu: so many calls of storeProgress are covered by a write
-}
-
-func newSettler(name string, sink sinks.Sink, journal Journal, b *backlog, policy *rejectionPolicy, cfg *Config, log *slog.Logger,
-) *settler {
-	s := &settler{sinkName: name, log: log, journal: journal, backlog: b, policy: policy, cfg: cfg}
-	s.observer, _ = sink.(sinks.SettleObserver)
-	s.stateful, _ = sink.(sinks.Stateful)
-	return s
 }
 
 // restoreState restores what was stored with the cursor the pipeline starts from: the answers of the destinations, and the
@@ -107,12 +98,6 @@ func splitState(b []byte) (fingerprint string, answers, state []byte, ok bool) {
 	return string(header), answers, b[n:], true
 }
 
-// isDue reports whether progress may be stored regularly again: the longer the last cursor was, the later.
-func (s *settler) isDue(now time.Time) bool {
-	notBefore := s.notBefore.Load()
-	return notBefore == nil || !now.Before(*notBefore)
-}
-
 // storeIfAdvanced stores progress if there is any.
 func (s *settler) storeIfAdvanced(ctx context.Context) error {
 	if !s.backlog.hasAdvanced() {
@@ -154,18 +139,13 @@ func (s *settler) writeSnapshot(ctx context.Context) error {
 	if s.observer != nil {
 		s.observer.ObserveSettled(cursor.Low)
 	}
-	notBefore := time.Now().Add(time.Duration(cursorSize(cursor)) * time.Second / cursorBytesPerSecond)
+	size := len(cursor.State) // about as many bytes as the stored cursor takes
+	for name := range cursor.Lanes {
+		size += len(name) + binary.MaxVarintLen32
+	}
+	notBefore := time.Now().Add(time.Duration(size) * time.Second / cursorBytesPerSecond)
 	s.notBefore.Store(&notBefore)
 	return nil
-}
-
-// cursorSize returns about how many bytes a stored cursor takes.
-func cursorSize(c event.Cursor) int {
-	n := len(c.State)
-	for name := range c.Lanes {
-		n += len(name) + binary.MaxVarintLen32
-	}
-	return n
 }
 
 // Stats is the state of a pipeline at one moment, for metrics and readiness. Counters count since New. Tags name metrics,

@@ -64,10 +64,11 @@ func (w *workerPool) start(stopping, ctx context.Context) {
 func (w *workerPool) serveLanes(ctx context.Context) {
 	var batch []sinks.Message // reused; it grows to what the lanes need
 	for substituted := false; !substituted; {
-		l, ok := w.queue.nextLane()
-		if !ok {
+		l, closed := w.queue.lanes.Get()
+		if closed {
 			return
 		}
+		var ok bool
 		if batch, ok = w.backlog.takeBatch(l, batch[:0], w.cfg.BatchMessages, w.cfg.BatchBytes); ok {
 			batch, substituted = w.serveLane(ctx, l, batch)
 		}
@@ -233,8 +234,8 @@ func (w *workerPool) judgeUnavailable(l *lane, err error) error {
 	if l.worker.unavailableSince == 0 {
 		l.worker.unavailableSince = now
 	}
-	var unavailable *sinks.UnavailableError
-	if l.worker.unavailableSince == now || !errors.As(err, &unavailable) {
+	unavailable, found := errors.AsType[*sinks.UnavailableError](err)
+	if l.worker.unavailableSince == now || !found {
 		return err
 	}
 	return &laneUnavailableError{unavailable}
@@ -262,7 +263,12 @@ func (w *workerPool) judgeRejection(ctx context.Context, l *lane, batch []sinks.
 		state.suspectedAfter, others = proofs+1, true
 		w.queue.resetBackoff(l)
 	}
-	return suspectedError(others, rejection)
+	p := condition.Problem{Code: condition.SinkRejectsAll, Cause: "every change is rejected and none accepted; last rejection: " + rejection.Error()}
+	if others {
+		return p.Wrap(nil)
+	}
+	// No other lane can find what it accepts, so the sink is unavailable as a whole.
+	return &sinks.UnavailableError{Code: p.Code, Reason: p.Cause, After: suspectedProbe}
 }
 
 // accepterOf returns a function that reports whether the destination of l accepts a message. It publishes the message,
