@@ -28,6 +28,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/internal/telemetry"
+	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
@@ -64,8 +65,10 @@ func newApp(version string, secrets mask, log *slog.Logger, level *slog.LevelVar
 		shared: &shared{version: version, log: log}, level: level, secrets: secrets, failure: newFailure(),
 	}
 	a.terms = &terms{shared: a.shared, failure: a.failure, handovers: make(chan handover)}
-	a.reloader = newReloader(log, a.terms.current.Load, a.applyConfig)
-	a.reloader.refusal = func(began time.Time, err error) { a.telemetry.RecordSpan("reload", began, err) }
+	a.reloader = &reloader{
+		log: log, current: a.terms.current.Load, apply: a.applyConfig, condition: condition.New(log, "configuration", condition.Problem{}),
+		refusal: func(began time.Time, err error) { a.telemetry.RecordSpan("reload", began, err) },
+	}
 	return a
 }
 
@@ -92,9 +95,8 @@ func (a *app) run(ctx context.Context, cfg *config.Config) error {
 // withExitCode adds the exit code for a failed run to err. The source detects some problems of the environment only after
 // the start; these have the code of a failed start.
 func withExitCode(cause, err error) error {
-	var start *source.StartError
-	var forbidden *source.ForbiddenError
-	if errors.As(cause, &start) || errors.As(cause, &forbidden) && forbidden.AtStart {
+	forbidden, found := errors.AsType[*source.ForbiddenError](cause)
+	if errors.As(cause, new(*source.StartError)) || found && forbidden.AtStart {
 		return exit.With(exit.Environment, err)
 	}
 	return exit.With(exit.Runtime, err)
@@ -299,7 +301,9 @@ func (f *failure) firstError() error {
 // applies changes of the configuration file meanwhile. version is that of the program; the log is written to w. It handles
 // the signals of the process, so it can run only once at a time.
 func Run(ctx context.Context, cfg *config.Config, version string, w io.Writer) error {
-	tuneMemory()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	secrets, level := newMask(slices.Concat(cfg.Secrets(), telemetry.Secrets())), &slog.LevelVar{}
 	log := newLogger(cfg.Log, level, secrets, w)
 	logWarnings(log, cfg)
@@ -383,17 +387,10 @@ func (h debugOnly) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h debugOnly) WithGroup(name string) slog.Handler { return debugOnly{h.Handler.WithGroup(name)} }
 
-// gcPercent is the growth of the heap, in percent, that starts a garbage collection. The heap is mostly known objects and
-// bounded buffers with few pointers, so a collection is cheap compared to the memory that it saves: see
+// gcPercent is the growth of the heap, in percent, that starts a garbage collection, unless GOGC is set. The heap is mostly
+// known objects and bounded buffers with few pointers, so a collection is cheap compared to the memory that it saves: see
 // docs/adr/0010-collect-garbage-at-half.md.
 const gcPercent = 50
-
-// tuneMemory sets gcPercent unless GOGC is set. GOMEMLIMIT has its usual effect.
-func tuneMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-}
 
 // signalEchoWindow is the time after the first signal in which further ones are ignored: a terminal, timeout(1) and many
 // wrappers signal both a process and its group.

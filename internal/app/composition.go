@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/attribution"
+	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -73,8 +75,10 @@ func newComposition(s *shared, cfg *config.Config, span string) (*composition, e
 	if c.client, err = NewClient(cfg, s.version); err != nil {
 		return nil, err
 	}
-	if err := checkAttribution(cfg, s.log); err != nil {
-		return nil, err
+	if cfg.Audit.Webhook.Listen != "" { // its files are read, so that a changed configuration is refused before anything is stopped
+		if _, err := audit.NewWebhook(cfg.Audit.Webhook, nil, nil, s.log); err != nil {
+			return nil, err
+		}
 	}
 	if c.sinks, err = newSinkSet(s, cfg); err != nil {
 		return nil, err
@@ -168,7 +172,10 @@ var (
 // It returns nil, the failure, or a *sinks.DeposedError.
 func (c *composition) runTerm(ctx context.Context) error {
 	if err := c.awaitActive(ctx); err != nil {
-		return errorBeforeEnd(ctx, err)
+		if ctx.Err() != nil {
+			return nil // what fails because the term ends is no failure
+		}
+		return err
 	}
 	c.startTasks()
 	select {
@@ -176,8 +183,7 @@ func (c *composition) runTerm(ctx context.Context) error {
 	case <-c.failed.occurred:
 	}
 	failed := c.failed.firstError()
-	var deposed *sinks.DeposedError
-	if failed != nil && !errors.As(failed, &deposed) {
+	if failed != nil && !errors.As(failed, new(*sinks.DeposedError)) {
 		c.log.Error("stopping because a part failed", "error", failed)
 	}
 	if failed == nil && errors.Is(context.Cause(ctx), context.Canceled) {
@@ -193,7 +199,7 @@ func (c *composition) awaitActive(ctx context.Context) error {
 	if c.replica == nil {
 		return nil
 	}
-	if c.replica.awaitsLease() {
+	if e := c.membership.election; e != nil && !e.IsHolder() { // another process is active, as far as this one knows
 		c.recordApplied()
 	}
 	kept := c.replica.keepsTurn()
@@ -209,14 +215,6 @@ func (c *composition) awaitActive(ctx context.Context) error {
 	return c.openSourceAndSinks(ctx)
 }
 
-// errorBeforeEnd returns err if ctx goes on, and nil after its end: what fails because the term ends is no failure.
-func errorBeforeEnd(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return nil
-}
-
 func (c *composition) renewSink(ctx context.Context, sink, reason string) error {
 	defer c.source.EmitRequested()
 	return c.journal.RenewSink(ctx, sink, "the destination has lost what it had: "+reason)
@@ -225,8 +223,13 @@ func (c *composition) renewSink(ctx context.Context, sink, reason string) error 
 // startTasks starts the tasks, each after the tasks that it depends on: delivery, the writer of the state, attribution, and
 // the source last.
 func (c *composition) startTasks() {
-	c.sinks.startAll(c.failed.reportError)
-	c.replica.startWriting(c.failed.reportError)
+	for _, r := range c.sinks.runners {
+		r.startDelivery(c.cfg.Delivery.Retry, c.failed.reportError)
+	}
+	if r := c.replica; r != nil {
+		r.setRole(admin.RoleActive)
+		r.writerTask = startTask("state", r.runWriter, c.failed.reportError)
+	}
 	if c.holder != nil {
 		c.holderTask = startTask("authors", c.holder.Run, c.failed.reportError)
 	}
@@ -285,7 +288,9 @@ func (c *composition) stopTasks() {
 	c.attribution.stopTasks()
 	c.holderTask.stop()
 	c.sinks.stopAll()
-	c.replica.stopWriting()
+	if c.replica != nil {
+		c.replica.writerTask.stop()
+	}
 }
 
 func (c *composition) stopOrphans() {
@@ -305,7 +310,10 @@ func (c *composition) closeParts() (err error) {
 
 // newSource makes the source, which reads from the API server and writes to the journal.
 func (c *composition) newSource() (*source.Source, error) {
-	lost, err := c.journalLossReason()
+	lost, err := c.journal.ResetReason() // why the journal lacks known objects and positions, for gap records that are still to be emitted
+	if recovery, pending := c.journal.PendingRecovery(); pending {
+		lost, err = "the journal was broken and replaced by a new one ("+recovery.Reason+")", nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -321,7 +329,6 @@ func (c *composition) newSource() (*source.Source, error) {
 		Client:          c.client,
 		Cluster:         c.cfg.Cluster.Name,
 		Rules:           rules,
-		Discovery:       c.replica.discoveredResources(),
 		Load:            c.shaper.WrapLoad(c.journal.LoadResource),
 		StoredResources: c.journal.Resources,
 		SetScopes:       c.journal.SetScopes,
@@ -338,29 +345,21 @@ func (c *composition) newSource() (*source.Source, error) {
 		StoredClusterUID: stored,
 		RecordCluster:    c.journal.SetCluster,
 		Applied:          c.recordApplied,
-		Listed:           c.recordList,
-		Watermarks:       watermarkSeries(c.cfg.Sinks),
-		PaceSnapshot:     func(ctx context.Context, sink string) error { return awaitLead(ctx, c.journal, sink) },
-		AwaitDelivered:   c.awaitDelivered,
-		Log:              c.log,
+		Listed: func(scope string, began time.Time, objects int) {
+			c.telemetry.RecordSpan("list", began, nil, slog.String("scope", scope), slog.Int("objects", objects))
+		},
+		Watermarks:     watermarkSeries(c.cfg.Sinks),
+		PaceSnapshot:   func(ctx context.Context, sink string) error { return awaitLead(ctx, c.journal, sink) },
+		AwaitDelivered: c.awaitDelivered,
+		Log:            c.log,
+	}
+	if c.replica != nil {
+		s.Discovery = c.replica.discovered
 	}
 	if c.cfg.Cluster.OnReplaced == config.Fresh {
 		s.ResetCluster = c.journal.ResetForCluster
 	}
 	return source.New(s)
-}
-
-func (c *composition) recordList(scope string, began time.Time, objects int) {
-	c.telemetry.RecordSpan("list", began, nil, slog.String("scope", scope), slog.Int("objects", objects))
-}
-
-// journalLossReason returns why the journal lacks known objects and positions, for gap records that are still to be emitted;
-// "" if it is complete.
-func (c *composition) journalLossReason() (string, error) {
-	if recovery, pending := c.journal.PendingRecovery(); pending {
-		return "the journal was broken and replaced by a new one (" + recovery.Reason + ")", nil
-	}
-	return c.journal.ResetReason()
 }
 
 const (
@@ -407,7 +406,11 @@ func (c *composition) appendObservation(ctx context.Context, o event.Observation
 		}
 		c.admin.ObserveChange(
 			func(b []byte) []byte { return format.AppendFacts(b, change) },
-			func(b []byte) []byte { return format.AppendFacts(b, withoutLongFields(change)) },
+			func(b []byte) []byte {
+				short := *change
+				short.Changed, short.Omitted = nil, nil
+				return format.AppendFacts(b, &short)
+			},
 		)
 	}
 	return c.journal.Append(ctx, o)
@@ -423,11 +426,4 @@ func (c *composition) heldFor(r event.Resource) *event.HeldInfo {
 		held, _ = c.held.LoadOrStore(r, c.cfg.HeldFor(r))
 	}
 	return held.(*event.HeldInfo)
-}
-
-// withoutLongFields returns a copy of a change without the fields that may be long.
-func withoutLongFields(c *event.Change) *event.Change {
-	short := *c
-	short.Changed, short.Omitted = nil, nil
-	return &short
 }

@@ -101,8 +101,8 @@ func (m *membership) forgetHolder() {
 // term, or stops. Without an election the error is returned, because two exporters would depose each other forever. All
 // other errors are returned.
 func (m *membership) handleDeposed(log *slog.Logger, err error) error {
-	var deposed *sinks.DeposedError
-	if !errors.As(err, &deposed) {
+	deposed, found := errors.AsType[*sinks.DeposedError](err)
+	if !found {
 		return err
 	}
 	m.deposals.Add(1)
@@ -154,8 +154,7 @@ func (t *terms) runTerms(ctx context.Context, stopHandovers func()) error {
 			end(nil)
 			return t.membership.handleDeposed(t.log, <-ended)
 		}
-		var deposed *sinks.DeposedError
-		lostTurn := errors.As(err, &deposed)
+		lostTurn := errors.As(err, new(*sinks.DeposedError))
 		if err = t.membership.handleDeposed(t.log, err); err == nil {
 			err = t.installNext(ctx, next.next, lostTurn)
 		}

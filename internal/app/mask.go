@@ -99,18 +99,14 @@ func (m mask) maskAttr(_ []string, a slog.Attr) slog.Attr {
 			return slog.String(a.Key, m.maskText(err.Error()))
 		}
 		if list, ok := v.Any().([]string); ok {
-			return slog.Any(a.Key, m.maskAll(list))
+			clean := make([]string, len(list))
+			for i, s := range list {
+				clean[i] = m.maskText(s)
+			}
+			return slog.Any(a.Key, clean)
 		}
 	}
 	return a
-}
-
-func (m mask) maskAll(list []string) []string {
-	clean := make([]string, len(list))
-	for i, s := range list {
-		clean[i] = m.maskText(s)
-	}
-	return clean
 }
 
 // maskError returns err with a masked text; nil stays nil. The result unwraps to err.

@@ -117,12 +117,6 @@ func (r *replica) keepsTurn() bool {
 	return r.writer.IsOwner() && (e == nil || e.IsHolder())
 }
 
-// awaitsLease reports whether another process is active, as far as this one knows.
-func (r *replica) awaitsLease() bool {
-	e := r.membership.election
-	return e != nil && !e.IsHolder()
-}
-
 // runStandby follows the state until this process holds the Lease and has taken the state over; a process that keeps its
 // turn only fences the sinks of its new configuration. fenced are the sinks by name, nil for those that cannot be fenced. It
 // returns nil after the failover, the cause of the end of ctx, or a permanent error.
@@ -249,21 +243,12 @@ func (r *replica) queryClusterUID(ctx context.Context) string {
 	return uid
 }
 
-// discoveredResources returns the result of the discovery during the failover; nil if there is none. r may be nil.
-func (r *replica) discoveredResources() *source.Discovery {
-	if r == nil {
-		return nil
-	}
-	return r.discovered
-}
-
 func (r *replica) recordFailoverError(err error) {
-	var refused *state.RefusedError
-	var deposed *sinks.DeposedError
+	refused, isRefused := errors.AsType[*state.RefusedError](err)
 	switch {
-	case errors.As(err, &refused):
+	case isRefused:
 		r.condition.Update(refused.Problem())
-	case errors.As(err, &deposed): // another process was faster, which is no problem
+	case errors.As(err, new(*sinks.DeposedError)): // another process was faster, which is no problem
 		r.condition.Clear()
 		r.membership.forgetHolder()
 	default:
@@ -287,14 +272,6 @@ func (r *replica) deliveredFilter(sink string) func(sinks.Lane, *event.Change) b
 	}
 }
 
-// heldReason returns why nothing may be published to a lane of a sink yet, see [delivery.Config.WhyHeld]. r may be nil.
-func (r *replica) heldReason(sink string) func(sinks.Lane) error {
-	if r == nil {
-		return nil
-	}
-	return r.writer.WhyHeld(sink)
-}
-
 // recoverSink fences a sink that could not be reached during the failover, calls ready once that is done, and goes on
 // until all of its lanes are fenced and read back; unread reports the sink, and then its lanes, until they are. Other
 // sinks deliver meanwhile, and other lanes from ready on. It returns nil, the cause of the end of ctx, or a
@@ -306,17 +283,16 @@ func (r *replica) recoverSink(ctx context.Context, name string, sink sinks.Sink,
 		return nil
 	}
 	backoff := ratelimit.NewBackoff[struct{}](minFailoverBackoff, maxFailoverBackoff, rand.Float64)
-	for waits := r.failover.Waiting[name] != nil; waits; {
+	for r.failover.Waiting[name] != nil {
 		err := r.writer.AddSink(ctx, name, fenced)
-		var deposed *sinks.DeposedError
-		switch {
-		case err == nil:
-			waits = false
+		if err == nil {
 			unread.Clear()
-			continue
-		case ctx.Err() != nil:
+			break
+		}
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case errors.As(err, &deposed):
+		}
+		if errors.As(err, new(*sinks.DeposedError)) {
 			return err
 		}
 		unread.Update(condition.ProblemOf(err, condition.SinkFailing))
@@ -336,9 +312,7 @@ func (r *replica) recoverSink(ctx context.Context, name string, sink sinks.Sink,
 		if ratelimit.Sleep(ctx, backoff.When(struct{}{})) != nil {
 			return context.Cause(ctx)
 		}
-		err := r.writer.ReadWaitingLanes(ctx, name, fenced)
-		var deposed *sinks.DeposedError
-		if errors.As(err, &deposed) {
+		if err := r.writer.ReadWaitingLanes(ctx, name, fenced); errors.As(err, new(*sinks.DeposedError)) {
 			return err
 		}
 	}
@@ -347,22 +321,12 @@ func (r *replica) recoverSink(ctx context.Context, name string, sink sinks.Sink,
 // isActive reports whether this process delivers, as every process without a replicated state does. r may be nil.
 func (r *replica) isActive() bool { return r == nil || r.role.Load().name == admin.RoleActive }
 
-// startWriting starts the writer of the state. r may be nil.
-func (r *replica) startWriting(failed func(error)) {
-	if r == nil {
-		return
-	}
-	r.setRole(admin.RoleActive)
-	r.writerTask = startTask("state", r.runWriter, failed)
-}
-
 // runWriter writes the state until ctx ends or another process takes over, which it returns as a *sinks.DeposedError.
 func (r *replica) runWriter(ctx context.Context) error {
 	ctx, release := r.membership.contextWhileActive(ctx)
 	defer release()
 	err := r.writer.Run(ctx)
-	var deposed *sinks.DeposedError
-	if errors.As(context.Cause(ctx), &deposed) {
+	if deposed, found := errors.AsType[*sinks.DeposedError](context.Cause(ctx)); found {
 		return deposed
 	}
 	return err
@@ -376,13 +340,6 @@ func (r *replica) flushState(ctx context.Context) {
 	if err := r.writer.Flush(ctx); err != nil {
 		r.log.Warn("the replicated state does not cover all delivered changes; the next exporter reads the rest from the sinks",
 			"error", err)
-	}
-}
-
-// stopWriting stops the writer. r may be nil.
-func (r *replica) stopWriting() {
-	if r != nil {
-		r.writerTask.stop()
 	}
 }
 

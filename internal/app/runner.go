@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/delivery"
 	"github.com/kubecdc/kubecdc/internal/journal"
@@ -83,7 +82,9 @@ func (r *runner) awaitDrained(ctx context.Context, leaveAway bool) (waited bool)
 		case <-ctx.Done():
 			return true
 		case <-look.C:
-			if !r.pause.PausedSince().IsZero() && !r.isDrained() || leaveAway && r.isAway(begun) {
+			s := r.currentPipeline().Stats()
+			isPaused := !r.pause.PausedSince().IsZero() && s.Low < *r.drainTarget // which this goroutine has set
+			if isPaused || leaveAway && r.isAway(s, begun) {
 				return false
 			}
 		}
@@ -92,18 +93,9 @@ func (r *runner) awaitDrained(ctx context.Context, leaveAway bool) (waited bool)
 
 // isAway reports whether the sink delivers nothing now: it is away as a whole, or so are all lanes that the drain waits for,
 // or it has not answered for a while since the drain began.
-func (r *runner) isAway(begun time.Time) bool {
-	p := r.currentPipeline()
-	s := p.Stats()
+func (r *runner) isAway(s delivery.Stats, begun time.Time) bool {
 	silent := time.Since(begun) > silenceOfAway && time.Since(s.LastAck) > silenceOfAway
-	return silent || r.unfenced.Load() || s.Condition.Severity >= condition.NotReady || p.IsBlocked()
-}
-
-// isDrained reports whether everything up to the target of the drain is settled.
-func (r *runner) isDrained() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.drainTarget != nil && r.pipeline.Stats().Low >= *r.drainTarget
+	return silent || r.unfenced.Load() || s.Condition.Severity >= condition.NotReady || r.currentPipeline().IsBlocked()
 }
 
 func (r *runner) stopDelivery() {
@@ -292,12 +284,6 @@ const (
 	pendingInterval = time.Second // between two looks at what a pending configuration waits for
 )
 
-func newReloader(
-	log *slog.Logger, current func() *composition, apply func(context.Context, *config.Config, func()) error,
-) *reloader {
-	return &reloader{log: log, current: current, apply: apply, condition: condition.New(log, "configuration", condition.Problem{})}
-}
-
 // run applies changes of the configuration file until ctx ends.
 func (r *reloader) run(ctx context.Context) error {
 	file := r.current().cfg.File
@@ -334,7 +320,7 @@ func (r *reloader) run(ctx context.Context) error {
 			r.recordApplied()
 		case <-tick.C:
 		}
-		r.updatePending()
+		r.condition.UpdateIf(func(now condition.Status) bool { return r.pending && isPending(now) }, configPending(r.current().pendingReason()))
 	}
 }
 
@@ -362,11 +348,6 @@ func (r *reloader) reloadFile(ctx context.Context, file string, force bool) {
 	}
 }
 
-// updatePending updates the reason why the current composition is not in force yet.
-func (r *reloader) updatePending() {
-	r.condition.UpdateIf(func(now condition.Status) bool { return r.pending && isPending(now) }, configPending(r.current().pendingReason()))
-}
-
 // recordApplied records that the current composition is in force.
 func (r *reloader) recordApplied() {
 	cfg := r.current().cfg
@@ -390,8 +371,4 @@ func refusalText(err error) string {
 		text = strings.ToValidUTF8(text[:maxRefusalBytes], "") + "…"
 	}
 	return text
-}
-
-func (r *reloader) configStatus() admin.ConfigStatus {
-	return admin.ConfigStatus{Hash: *r.activeHash.Load(), Reloads: map[string]uint64{"taken": r.applied.Load(), "refused": r.refused.Load()}}
 }

@@ -222,7 +222,11 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, cfg *conf
 		}
 		c.log.Warn("a "+of.Kind()+" is paused", attrs...)
 		if err := c.pauseSwitch(of).AwaitQuiet(ctx); err != nil {
-			return s, unquietError(of)
+			left := "a request that was sent before is not answered yet"
+			if of.Rule != "" {
+				left = "what was read before is not in the journal yet"
+			}
+			return s, errors.New("the pause is in force, and " + left)
 		}
 		return s, nil
 	default: // resume
@@ -247,14 +251,6 @@ func (c *signalControl) submit(ctx context.Context, r signals.Request, cfg *conf
 		c.log.Info("a "+of.Kind()+" is resumed", of.Kind(), of.Name(), "signal", s.ID, "changes", waiting)
 	}
 	return s, err
-}
-
-// unquietError is the error of a pause that could not wait for what began before it.
-func unquietError(of signals.Subject) error {
-	if of.Rule != "" {
-		return errors.New("the pause is in force, and what was read before is not in the journal yet")
-	}
-	return errors.New("the pause is in force, and a request that was sent before is not answered yet")
 }
 
 // refusalOfRule returns why a request that names a rule is refused; "" if it is not.

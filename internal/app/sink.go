@@ -19,7 +19,6 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/state"
 	"github.com/kubecdc/kubecdc/pkg/condition"
-	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/history"
@@ -94,8 +93,8 @@ func openMemory(s *shared, cfg *config.Config) (m *memory, err error) {
 // refuseRenamed returns the refusal of a configuration with another name of the cluster than the journal is bound to, and
 // err otherwise.
 func refuseRenamed(cfg *config.Config, err error) error {
-	var renamed *journal.RenamedError
-	if !errors.As(err, &renamed) {
+	renamed, found := errors.AsType[*journal.RenamedError](err)
+	if !found {
 		return err
 	}
 	name := strconv.Quote(renamed.Bound)
@@ -214,8 +213,7 @@ func (d *Destination) Close(ctx context.Context) error {
 func publishTruncated(ctx context.Context, s sinks.Sink, m sinks.Message) error {
 	for {
 		err := publishOne(ctx, s, m)
-		var rejected *sinks.RejectedError
-		if !errors.As(err, &rejected) || !rejected.TooLarge {
+		if rejected, found := errors.AsType[*sinks.RejectedError](err); !found || !rejected.TooLarge {
 			return err
 		}
 		smaller, ok := shape.TruncateOnce(m.Change)
@@ -254,46 +252,29 @@ func newSink(s config.Sink, log *slog.Logger) (*configuredSink, error) {
 	if err != nil {
 		return nil, err
 	}
+	c, where := &configuredSink{name: s.Name}, ""
 	switch {
 	case s.Kafka != nil:
-		return newKafkaSink(s, f, log)
+		c.kind, where = "kafka", s.Kafka.Topic
+		c.sink, err = kafka.New(*s.Kafka, f, log)
 	case s.NATS != nil:
-		return newNATSSink(s, f, log)
+		c.kind, where = "nats", s.NATS.StreamName()
+		c.sink, err = nats.New(*s.NATS, f, log)
 	case s.Webhook != nil:
-		sink, err := webhook.New(*s.Webhook, f)
-		if err != nil {
-			return nil, err
-		}
-		return &configuredSink{sink: sink, name: s.Name, kind: "webhook", layout: "webhook " + strconv.Quote(s.Webhook.Origin())}, nil
+		c.kind, where = "webhook", s.Webhook.Origin()
+		c.sink, err = webhook.New(*s.Webhook, f)
 	case s.History != nil:
-		sink, err := history.New(*s.History)
-		if err != nil {
-			return nil, err
-		}
-		return &configuredSink{sink: sink, name: s.Name, kind: "history", layout: "history " + strconv.Quote(s.History.Where())}, nil
+		c.kind, where = "history", s.History.Where()
+		c.sink, err = history.New(*s.History)
 	default:
-		sink, err := stdout.New(*s.Stdout, f)
-		if err != nil {
-			return nil, err
-		}
-		return &configuredSink{sink: sink, name: s.Name, kind: "stdout", layout: "stdout " + strconv.Quote(s.Stdout.Path)}, nil
+		c.kind, where = "stdout", s.Stdout.Path
+		c.sink, err = stdout.New(*s.Stdout, f)
 	}
-}
-
-func newKafkaSink(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink, error) {
-	sink, err := kafka.New(*s.Kafka, f, log)
 	if err != nil {
 		return nil, err
 	}
-	return &configuredSink{sink: sink, name: s.Name, kind: "kafka", layout: "kafka " + strconv.Quote(s.Kafka.Topic)}, nil
-}
-
-func newNATSSink(s config.Sink, f format.Format, log *slog.Logger) (*configuredSink, error) {
-	sink, err := nats.New(*s.NATS, f, log)
-	if err != nil {
-		return nil, err
-	}
-	return &configuredSink{sink: sink, name: s.Name, kind: "nats", layout: "nats " + strconv.Quote(s.NATS.StreamName())}, nil
+	c.layout = c.kind + " " + strconv.Quote(where)
+	return c, nil
 }
 
 // sinkConfigByName returns the configuration of a sink. The error has the code of wrong usage.

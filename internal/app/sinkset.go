@@ -139,8 +139,10 @@ func (set *sinkSet) pipelineConfig(
 		RoutingFingerprint: deliveryFingerprint(s) + set.routes.id,
 		Route:              skipUnwanted(s, set.routes.routeFor(s.Name)),
 		AlreadyDelivered:   from.replica.deliveredFilter(s.Name),
-		WhyHeld:            from.replica.heldReason(s.Name),
 		DeadLetters:        func(after uint64) ([]uint64, error) { return from.journal.DeadLetterOffsets(s.Name, after) },
+	}
+	if from.replica != nil {
+		cfg.WhyHeld = from.replica.writer.WhyHeld(s.Name)
 	}
 	if s.OnOversize == config.Reduce {
 		cfg.Truncate = shape.TruncateOnce
@@ -172,12 +174,6 @@ func (set *sinkSet) fencedByName() map[string]sinks.Fenced {
 		}
 	}
 	return all
-}
-
-func (set *sinkSet) startAll(failed func(error)) {
-	for _, r := range set.runners {
-		r.startDelivery(set.cfg.Delivery.Retry, failed)
-	}
 }
 
 // drain lets the pipelines deliver everything up to newest, which is asked for each, until ctx ends. With leaveAway it does

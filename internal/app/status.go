@@ -34,7 +34,10 @@ const maxClockSkew = 30 * time.Second
 func (a *app) buildSnapshot() admin.Snapshot {
 	c := a.terms.current.Load()
 	s := admin.Snapshot{
-		Config: a.reloader.configStatus(), Journal: c.journal.Stat(), Replica: c.replica.replicaStatus(),
+		Config: admin.ConfigStatus{
+			Hash: *a.reloader.activeHash.Load(), Reloads: map[string]uint64{"taken": a.reloader.applied.Load(), "refused": a.reloader.refused.Load()},
+		},
+		Journal: c.journal.Stat(), Replica: c.replica.replicaStatus(),
 		Conditions: slices.Concat([]condition.Status{a.reloader.condition.Status(), a.tokens.Status(), a.admin.PortStatus(), journal.Recovered(c.recovered)}, a.telemetry.Conditions(), c.replica.conditions()),
 	}
 	if c.open.Load() {
@@ -55,7 +58,13 @@ func (c *composition) fillSnapshot(s *admin.Snapshot) {
 	s.Conditions = slices.Concat(s.Conditions, s.Journal.Conditions(), []condition.Status{c.clock.Status(), c.outdated.Status()},
 		c.source.Conditions(), c.attribution.conditions(), c.guard.statuses(), c.protection.set.Statuses())
 	for i, r := range c.sinks.runners {
-		status := r.sinkStatus()
+		status := admin.SinkStatus{
+			Name: r.name, Kind: r.kind, Losses: r.lossCount(), Missing: r.missingChanges(), Stats: r.currentPipeline().Stats(),
+			Paused: !r.pause.PausedSince().IsZero(),
+		}
+		if bucket, ok := r.sink.(*nats.Sink); ok {
+			status.Omitted = bucket.OmittedRecords()
+		}
 		if c.cfg.Sinks[i].Watermarks > 0 {
 			status.Watermarks = c.watermarkTimes(s.Resources, r.watermarks)
 		}
@@ -112,16 +121,6 @@ func outdatedProblem(objects map[string]int) (p condition.Problem) {
 	return p
 }
 
-func (r *runner) sinkStatus() admin.SinkStatus {
-	s := admin.SinkStatus{
-		Name: r.name, Kind: r.kind, Losses: r.lossCount(), Missing: r.missingChanges(), Stats: r.currentPipeline().Stats(), Paused: !r.pause.PausedSince().IsZero(),
-	}
-	if bucket, ok := r.sink.(*nats.Sink); ok {
-		s.Omitted = bucket.OmittedRecords()
-	}
-	return s
-}
-
 // conditions returns the pause, which may be the reason for the others, and the conditions of delivery, of lanes that could
 // not be read after a failover, of the sink itself, and of the topic for its dead letters.
 func (r *runner) conditions(s delivery.Stats) []condition.Status {
@@ -156,16 +155,6 @@ type intake interface {
 	Name() string
 	Run(ctx context.Context) error
 	Status() (status condition.Status, malformed uint64)
-}
-
-// checkAttribution reads the files that newAttributionRunner reads, so that a changed configuration is refused before
-// anything is stopped.
-func checkAttribution(cfg *config.Config, log *slog.Logger) error {
-	if cfg.Audit.Webhook.Listen == "" {
-		return nil
-	}
-	_, err := audit.NewWebhook(cfg.Audit.Webhook, nil, nil, log)
-	return err
 }
 
 // isCrowded reports whether the journal is half full, so that nothing may keep it from trimming.
