@@ -67,8 +67,12 @@ func (w *Writer) newCheckpointer(stored checkpointRecord, rebuild bool, c stateC
 		journal: w.opts.Journal, isEmitted: w.opts.IsEmitted, unsettled: append([]string{Sink}, w.opts.Unsettled...),
 		mirror: w.mirror, entries: w.entries, sinks: w.sinks, stats: w.stats,
 		stored: stored, members: c.members, collected: stored.offset, rebuild: rebuild, rebuilt: rebuild,
-		resources: newResourceNumbers(c.resources),
+		resources: resourceNumbers{byName: map[string]numberedResource{}},
 		lanes:     map[sinkLane]uint64{},
+	}
+	for n, r := range c.resources {
+		p.resources.byName[r.String()] = numberedResource{n, r}
+		p.resources.last = max(p.resources.last, n)
 	}
 	p.batch = p.newBatch()
 	for n, l := range c.lanes {
@@ -87,15 +91,6 @@ type resourceNumbers struct {
 type numberedResource struct {
 	number   uint64
 	resource event.Resource
-}
-
-func newResourceNumbers(stored map[uint64]event.Resource) resourceNumbers {
-	r := resourceNumbers{byName: map[string]numberedResource{}}
-	for n, resource := range stored {
-		r.byName[resource.String()] = numberedResource{n, resource}
-		r.last = max(r.last, n)
-	}
-	return r
 }
 
 // assignNumber returns the number of a resource. changed is true if the state does not have the resource in this form yet.
@@ -135,7 +130,12 @@ func (p *checkpointer) advanceState(ctx context.Context) error {
 // happened in between for the present, and report living objects as deleted.
 func (p *checkpointer) commitSettled(ctx context.Context) error {
 	if p.target == nil {
-		due := p.newestSettled()
+		low, due := p.journal.LowestCursor(p.unsettled...), -1
+		for i, c := range p.pending {
+			if c.Newest <= low {
+				due = i
+			}
+		}
 		if due < 0 {
 			return nil
 		}
@@ -149,22 +149,6 @@ func (p *checkpointer) commitSettled(ctx context.Context) error {
 		return nil
 	}
 	return p.commitTarget(ctx)
-}
-
-// coversOffset reports whether the state has everything up to an offset and no checkpoint waits.
-func (p *checkpointer) coversOffset(offset uint64) bool {
-	return p.stored.offset >= offset && p.target == nil && len(p.pending) == 0 && !p.rebuild
-}
-
-// newestSettled returns the index of the newest pending checkpoint that all sinks have settled, or -1.
-func (p *checkpointer) newestSettled() int {
-	low, due := p.journal.LowestCursor(p.unsettled...), -1
-	for i, c := range p.pending {
-		if c.Newest <= low {
-			due = i
-		}
-	}
-	return due
 }
 
 // takeCheckpoint adds a checkpoint to the pending ones if anything has changed since the last.
@@ -280,7 +264,9 @@ func (p *checkpointer) commitTarget(ctx context.Context) error {
 	c, owner := p.target, &p.entries.meta
 	p.addResources(p.batch, c.Resources)
 	p.coverTails(c)
-	p.addProgress(p.batch, c.progress)
+	for lane, position := range c.progress {
+		p.addLane(p.batch, lane, position)
+	}
 	p.removeLanes(p.batch, c.gone)
 	p.addMembers(p.batch, &c.Members, owner.owner.Generation)
 	record := checkpointRecord{generation: owner.owner.Generation, offset: c.Newest, takenAt: c.takenAt}
@@ -328,12 +314,6 @@ func (p *checkpointer) addResources(b *entryBatch, resources []event.StoredResou
 			b.removeMatching(encodeKey(first, known.number), func(string) bool { return true })
 		}
 		delete(p.resources.byName, name)
-	}
-}
-
-func (p *checkpointer) addProgress(b *entryBatch, progress map[sinkLane]sinks.LanePosition) {
-	for lane, position := range progress {
-		p.addLane(b, lane, position)
 	}
 }
 
@@ -524,12 +504,8 @@ func planRedo(entries, chunks []sinks.StateEntry) [][]sinks.StateEntry {
 
 // committedRedo returns the entries of a commit that counts and may not be completed; nil if there is none.
 func (t *table) committedRedo() (entries []sinks.StateEntry, err error) {
-	value, ok := t.others[string(keyCommit)]
-	if !ok {
-		return nil, nil
-	}
 	var record commitRecord
-	if err := form.DecodeValue("commit", value, codeCommit, &record); err != nil || record.generation != t.generation() {
+	if found, err := decodeSingle(t, keyCommit, "commit", codeCommit, &record); !found || err != nil || record.generation != t.generation() {
 		return nil, err
 	}
 	for n := range record.chunks {
@@ -548,19 +524,10 @@ func (t *table) committedRedo() (entries []sinks.StateEntry, err error) {
 	return entries, nil
 }
 
-// applyRedo applies a commit that counts and may not be completed.
-func (t *table) applyRedo() error {
-	entries, err := t.committedRedo()
-	for _, e := range entries {
-		t.applyEntry(e)
-	}
-	return err
-}
-
 // generation returns the generation of the owner in the state, 0 if there is none.
 func (t *table) generation() uint64 {
 	var m meta
-	if form.DecodeValue("owner", t.others[string(keyMeta)], codeMeta, &m) != nil {
+	if _, err := decodeSingle(t, keyMeta, "owner", codeMeta, &m); err != nil {
 		return 0
 	}
 	return m.owner.Generation

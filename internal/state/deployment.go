@@ -1,7 +1,6 @@
 package state
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -78,11 +77,6 @@ func (d *deployment) storeIdentity(ctx context.Context, id string, generation ui
 	}
 	d.id, d.lastGeneration = id, generation
 	return nil
-}
-
-// chooseIdentity sets the identity of a claim on a state: this process's own, else that of the state, else a new one.
-func (d *deployment) chooseIdentity(c stateContent) {
-	d.claimed = cmp.Or(d.id, c.deployment.id, newDeploymentID())
 }
 
 // heartbeatEntry is the record of the claimed identity, renewed now.

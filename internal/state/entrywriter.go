@@ -66,8 +66,7 @@ func (w *entryWriter) writeBulk(ctx context.Context, entries []sinks.StateEntry)
 func (w *entryWriter) finishCommits(ctx context.Context) error {
 	for len(w.unfinished) > 0 {
 		err := w.applyEntries(ctx, w.unfinished[0])
-		var deposed *sinks.DeposedError
-		if errors.As(err, &deposed) {
+		if errors.As(err, new(*sinks.DeposedError)) {
 			w.abandonCommits()
 		}
 		if err != nil {
@@ -166,13 +165,11 @@ func (w *entryWriter) appendEntries(ctx context.Context, entries []sinks.StateEn
 	w.written.Add(uint64(bytesOf(entries)))
 	for {
 		err := w.mirror.store.Append(ctx, entries, begins)
-		var deposed *sinks.DeposedError
-		var lost *sinks.StateLostError
 		switch {
 		case err == nil:
 			w.condition.Clear()
 			return nil
-		case errors.As(err, &deposed), errors.As(err, &lost), ctx.Err() != nil:
+		case errors.As(err, new(*sinks.DeposedError)), errors.As(err, new(*sinks.StateLostError)), ctx.Err() != nil:
 			return err
 		}
 		w.condition.Update(problemOf(fmt.Errorf("write the replicated state: %w", err)))

@@ -171,28 +171,14 @@ func codeMembers(f *form.Coder, m *membersRecord) {
 	f.CodeTextList(&m.former)
 }
 
-// formerKey is the key of the position up to which a former sink received everything of a resource.
-func formerKey(sink string, r event.Resource) []byte {
-	return append(form.AppendText([]byte{keyFormer}, sink), r.String()...)
-}
-
 func codeFormer(f *form.Coder, p *event.ResourcePosition) {
 	f.CodeTexts(&p.Resource.Version, &p.Resource.Kind, &p.Position)
 }
 
-func codeFormerKey(f *form.Coder, k *struct{ sink, resource string }) {
-	f.CodeText(&k.sink)
-	f.CodeRemainingText(&k.resource)
-}
-
 // decodeMembers returns the members of the newest checkpoint; nil if they are not known.
 func (t *table) decodeMembers(checkpoint checkpointRecord) (*journal.Members, error) {
-	value, ok := t.others[string(keyMembers)]
-	if !ok {
-		return nil, nil
-	}
 	var record membersRecord
-	if err := form.DecodeValue("member sinks", value, codeMembers, &record); err != nil || record.generation != checkpoint.generation {
+	if found, err := decodeSingle(t, keyMembers, "member sinks", codeMembers, &record); !found || err != nil || record.generation != checkpoint.generation {
 		return nil, err
 	}
 	positions := map[string][]event.ResourcePosition{}
@@ -200,15 +186,18 @@ func (t *table) decodeMembers(checkpoint checkpointRecord) (*journal.Members, er
 		if key[0] != keyFormer {
 			continue
 		}
-		var k struct{ sink, resource string }
+		var sink, resource string
 		var p event.ResourcePosition
-		err := cmp.Or(form.DecodeValue("key of a former sink", key[1:], codeFormerKey, &k), form.DecodeValue("former sink", value, codeFormer, &p))
+		err := cmp.Or(form.DecodeValue("key of a former sink", key[1:], func(f *form.Coder, sink *string) {
+			f.CodeText(sink)
+			f.CodeRemainingText(&resource)
+		}, &sink), form.DecodeValue("former sink", value, codeFormer, &p))
 		if err != nil {
 			return nil, err
 		}
-		of := event.ParseResourceName(k.resource)
+		of := event.ParseResourceName(resource)
 		p.Resource.Group, p.Resource.Resource = of.Group, of.Resource
-		positions[k.sink] = append(positions[k.sink], p)
+		positions[sink] = append(positions[sink], p)
 	}
 	m := &journal.Members{Sinks: record.sinks}
 	for _, name := range record.former {
@@ -248,7 +237,7 @@ func (p *checkpointer) addMembers(b *entryBatch, members *journal.Members, gener
 	current := map[string]bool{}
 	for _, f := range members.Former {
 		for _, position := range f.Positions {
-			key := formerKey(f.Name, position.Resource)
+			key := append(form.AppendText([]byte{keyFormer}, f.Name), position.Resource.String()...) // decodeMembers splits it
 			current[string(key)] = true
 			b.setIfChanged(key, form.EncodeValue(nil, codeFormer, &position))
 		}

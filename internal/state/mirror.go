@@ -37,10 +37,6 @@ type mirror struct {
 	seen stateContent
 }
 
-func newMirror(log *slog.Logger) *mirror {
-	return &mirror{log: log, table: newTable(), lostLanes: map[sinkLane]sinks.LanePosition{}}
-}
-
 // readContent reads the state to its end and decodes everything but the known objects.
 func (m *mirror) readContent(ctx context.Context) (stateContent, error) {
 	if err := m.readStored(ctx); err != nil {
@@ -75,8 +71,12 @@ func (m *mirror) readStored(ctx context.Context) error {
 			m.retainLostLanes()
 			m.table = newTable()
 		default:
-			if err := m.table.applyRedo(); err != nil {
+			entries, err := m.table.committedRedo() // of a commit that counts and may not be completed
+			if err != nil {
 				return malformedState(err)
+			}
+			for _, e := range entries {
+				m.table.applyEntry(e)
 			}
 			return nil
 		}
@@ -323,10 +323,6 @@ func (t *tail) removeUpTo(ref objectRef, version uint64, deleted bool) (removed 
 		})
 	}
 	return removed
-}
-
-func (t *tail) removeResource(resource string) {
-	maps.DeleteFunc(t.objects, func(place emittedRef, _ map[string]liveObject) bool { return place.resource == resource })
 }
 
 // carryRecords replaces what the state carries of a resource for a sink.

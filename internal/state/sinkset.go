@@ -202,7 +202,7 @@ func (s *sinkSet) coverTails(c *checkpoint, carry func(sink, resource string, ch
 				}
 				if !behind[resource] {
 					delete(t.behind, resource)
-					t.removeResource(resource)
+					maps.DeleteFunc(t.objects, func(place emittedRef, _ map[string]liveObject) bool { return place.resource == resource })
 				}
 			}
 			t.covered = covers

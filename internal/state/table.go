@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"container/heap"
 	"hash/maphash"
 	"slices"
@@ -169,9 +170,7 @@ func (t *table) mergeShards(each func(entry) error) error {
 
 func (t *table) totalBytes() (n int64) {
 	for i := range shards {
-		for _, e := range t.entriesOfPart(i) {
-			n += int64(len(e.Key) + len(e.Value))
-		}
+		n += int64(bytesOf(t.entriesOfPart(i)))
 	}
 	return n
 }
@@ -211,27 +210,20 @@ func (t *table) decodeContent() (c stateContent, err error) {
 		resources: map[uint64]event.Resource{}, scopes: map[uint64][]event.StoredScope{}, lanes: map[uint64]storedLane{},
 		carried: map[string][]carriedChunk{},
 	}
-	if value, ok := t.others[string(keyMeta)]; ok {
-		if err = form.DecodeValue("owner", value, codeMeta, &c.meta); err != nil || c.meta.version > Version {
-			return c, err
-		}
+	if _, err = decodeSingle(t, keyMeta, "owner", codeMeta, &c.meta); err != nil || c.meta.version > Version {
+		return c, err
 	}
-	if value, ok := t.others[string(keyName)]; ok {
-		var name string
-		if err = form.DecodeValue("name of the cluster", value, (*form.Coder).CodeText, &name); err != nil {
-			return c, err
-		}
+	var name string
+	if named, err := decodeSingle(t, keyName, "name of the cluster", (*form.Coder).CodeText, &name); err != nil {
+		return c, err
+	} else if named {
 		c.name = &name
 	}
-	if value, ok := t.others[string(keyDeployment)]; ok {
-		if err = form.DecodeValue("deployment", value, codeDeployment, &c.deployment); err != nil {
-			return c, err
-		}
+	if _, err = decodeSingle(t, keyDeployment, "deployment", codeDeployment, &c.deployment); err != nil {
+		return c, err
 	}
-	if value, ok := t.others[string(keyCheckpoint)]; ok {
-		if err = form.DecodeValue("checkpoint", value, codeCheckpoint, &c.checkpoint); err != nil {
-			return c, err
-		}
+	if _, err = decodeSingle(t, keyCheckpoint, "checkpoint", codeCheckpoint, &c.checkpoint); err != nil {
+		return c, err
 	}
 	if c.members, err = t.decodeMembers(c.checkpoint); err != nil {
 		return c, err
@@ -239,45 +231,46 @@ func (t *table) decodeContent() (c stateContent, err error) {
 	if m := c.meta; c.checkpoint.generation != m.owner.Generation {
 		c.checkpoint = checkpointRecord{generation: m.owner.Generation, offset: m.offset, takenAt: m.owner.Since}
 	}
-	err = t.eachOther(keyResource, func(n uint64, _, value string) error {
-		c.resources[n], err = codec.DecodeResource([]byte(value))
-		return err
-	})
-	if err != nil {
-		return c, err
-	}
-	err = t.eachOther(keyCarried, func(n uint64, rest, value string) error {
-		if resource, ok := c.resources[n]; ok {
-			sink, _, _ := strings.Cut(rest, "/")
-			c.carried[sink] = append(c.carried[sink], carriedChunk{resource.String(), value})
-		}
-		return nil
-	})
-	if err != nil {
-		return c, err
-	}
-	err = t.eachOther(keyScope, func(n uint64, id, value string) error {
-		scope, err := codec.DecodeScope(id, []byte(value))
-		c.scopes[n] = append(c.scopes[n], scope)
-		return err
-	})
-	if err != nil {
-		return c, err
-	}
-	err = t.eachOther(keyLane, func(n uint64, _, value string) error {
-		l := c.lanes[n]
-		err := form.DecodeValue("lane", value, codeLane, &l.sinkLane)
-		c.lanes[n] = l
-		return err
-	})
-	if err != nil {
-		return c, err
-	}
-	return c, t.eachOther(keyProgress, func(n uint64, _, value string) error {
-		if l, ok := c.lanes[n]; ok {
-			err = form.DecodeValue("lane position", value, codeProgress, &l.position)
+	return c, cmp.Or( // one after the other
+		t.eachOther(keyResource, func(n uint64, _, value string) error {
+			c.resources[n], err = codec.DecodeResource([]byte(value))
+			return err
+		}),
+		t.eachOther(keyCarried, func(n uint64, rest, value string) error {
+			if resource, ok := c.resources[n]; ok {
+				sink, _, _ := strings.Cut(rest, "/")
+				c.carried[sink] = append(c.carried[sink], carriedChunk{resource.String(), value})
+			}
+			return nil
+		}),
+		t.eachOther(keyScope, func(n uint64, id, value string) error {
+			scope, err := codec.DecodeScope(id, []byte(value))
+			c.scopes[n] = append(c.scopes[n], scope)
+			return err
+		}),
+		t.eachOther(keyLane, func(n uint64, _, value string) error {
+			l := c.lanes[n]
+			err := form.DecodeValue("lane", value, codeLane, &l.sinkLane)
 			c.lanes[n] = l
-		}
-		return err
-	})
+			return err
+		}),
+		t.eachOther(keyProgress, func(n uint64, _, value string) error {
+			l, ok := c.lanes[n]
+			if !ok {
+				return nil
+			}
+			err := form.DecodeValue("lane position", value, codeProgress, &l.position)
+			c.lanes[n] = l
+			return err
+		}),
+	)
+}
+
+// decodeSingle decodes the value of a key without a number, and reports whether there is one.
+func decodeSingle[T any](t *table, key byte, what string, code func(*form.Coder, *T), into *T) (found bool, err error) {
+	value, found := t.others[string(key)]
+	if found {
+		err = form.DecodeValue(what, value, code, into)
+	}
+	return found, err
 }

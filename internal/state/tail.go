@@ -45,13 +45,6 @@ type objectAtDestination struct {
 
 func keyDigest(resource, key string) digest { return digestOf(resource + "/" + key) }
 
-func keyOfChange(c *event.Change) digest {
-	if c.Namespace == "" {
-		return keyDigest(c.Resource.String(), c.Name)
-	}
-	return keyDigest(c.Resource.String(), c.Namespace+"/"+c.Name)
-}
-
 // deliveredSet is what a sink held beyond the state when it was fenced. Apart from restored it does not change once it is
 // read, so a change that is read from the journal again gets the same answer.
 type deliveredSet struct {
@@ -105,7 +98,8 @@ func (d *deliveredSet) containsChange(lane sinks.Lane, c *event.Change) bool {
 	if !ok {
 		return false
 	}
-	newest, ok := d.newest[objectAtDestination{keyOfChange(c), destination}]
+	key := keyDigest(c.Resource.String(), strings.TrimPrefix(c.Namespace+"/"+c.Name, "/"))
+	newest, ok := d.newest[objectAtDestination{key, destination}]
 	if !ok || version > newest.version || d.isRestored(c) {
 		return false
 	}

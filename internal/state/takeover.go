@@ -124,11 +124,12 @@ func (t *takeOver) run(ctx context.Context) error {
 	if err := t.awaitAbandoned(ctx, before); err != nil {
 		return err
 	}
-	t.w.deployment.chooseIdentity(before)
+	w := t.w
+	// This process's own identity, else that of the state, else a new one.
+	w.deployment.claimed = cmp.Or(w.deployment.id, before.deployment.id, newDeploymentID())
 	if err := t.claimAndFence(ctx, before); err != nil {
 		return err
 	}
-	w := t.w
 	if t.plan, err = w.planStart(ctx, t.content); err != nil {
 		return err
 	}
@@ -297,8 +298,7 @@ func (w *Writer) fenceSinks(
 	}
 	fencing.Wait()
 	for _, name := range slices.Sorted(maps.Keys(waiting)) {
-		var deposed *sinks.DeposedError
-		if err := waiting[name]; ctx.Err() != nil || errors.As(err, &deposed) {
+		if err := waiting[name]; ctx.Err() != nil || errors.As(err, new(*sinks.DeposedError)) {
 			return nil, nil, err
 		}
 		w.log.Warn("a sink could not be fenced; the others go on without it", "sink", name, "error", waiting[name])

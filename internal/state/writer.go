@@ -75,11 +75,11 @@ func New(opts Options, store sinks.StateStore) (*Writer, error) {
 	}
 	w := &Writer{
 		opts: opts, log: opts.Logger, condition: condition.New(opts.Logger, "replica", condition.Problem{}),
-		requests: make(chan func(context.Context) error), mirror: newMirror(opts.Logger), sinks: newSinkSet(), stats: &statsBoard{},
+		requests: make(chan func(context.Context) error), sinks: newSinkSet(), stats: &statsBoard{},
+		mirror:    &mirror{store: store, log: opts.Logger, table: newTable(), lostLanes: map[sinkLane]sinks.LanePosition{}},
 		heartbeat: heartbeatInterval,
 	}
 	w.entries = &entryWriter{mirror: w.mirror, condition: w.condition, log: w.log}
-	w.mirror.store = store
 	var err error
 	w.deployment, err = loadDeployment(opts.Journal)
 	return w, err
@@ -96,8 +96,7 @@ func (w *Writer) Conditions() []condition.Status {
 
 // problemOf returns the problem that an error of the store stands for.
 func problemOf(err error) condition.Problem {
-	var refused *RefusedError
-	if errors.As(err, &refused) {
+	if refused, found := errors.AsType[*RefusedError](err); found {
 		return refused.Problem()
 	}
 	return condition.Caused(condition.StateUnreachable, err)
@@ -177,8 +176,7 @@ func (w *Writer) Run(ctx context.Context) (err error) {
 
 // resignIfDeposed records that another process has taken over.
 func (w *Writer) resignIfDeposed(err error) {
-	var deposed *sinks.DeposedError
-	if errors.As(err, &deposed) {
+	if errors.As(err, new(*sinks.DeposedError)) {
 		w.owner = false
 	}
 }
@@ -213,7 +211,8 @@ func (w *Writer) Flush(ctx context.Context) error {
 		covered := false
 		err := w.callInRun(ctx, func(ctx context.Context) error {
 			err := w.checkpoints.advanceState(ctx)
-			covered = w.checkpoints.coversOffset(newest)
+			p := w.checkpoints
+			covered = p.stored.offset >= newest && p.target == nil && len(p.pending) == 0 && !p.rebuild
 			return err
 		})
 		if err != nil || covered {
@@ -342,7 +341,8 @@ type Stats struct {
 
 // Stats returns the current facts. It never waits.
 func (w *Writer) Stats() Stats {
-	s := w.stats.snapshot()
+	var s Stats
+	w.stats.update(func(now *Stats) { s = *now })
 	if !s.since.IsZero() && (s.waiting || w.opts.Journal.Newest() > s.covered) {
 		s.Lag = time.Since(s.since)
 	}
@@ -360,10 +360,4 @@ func (b *statsBoard) update(change func(*Stats)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change(&b.stats)
-}
-
-func (b *statsBoard) snapshot() Stats {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.stats
 }
