@@ -127,7 +127,12 @@ func (r frameReader) loadExtent() (logExtent, error) {
 		if err := it.Error(); err != nil {
 			return ext, err
 		}
-		return r.loadEmptyExtent()
+		value, err := r.getValue(codec.KeyEmptied)
+		if err != nil {
+			return ext, err
+		}
+		newest, err := codec.DecodeNumber(value) // offsets continue after those that a seed dropped
+		return logExtent{oldest: newest + 1, newest: newest}, err
 	}
 	oldest, h, err := frameHeaderAt(it)
 	if err != nil {
@@ -144,16 +149,6 @@ func (r frameReader) loadExtent() (logExtent, error) {
 		return ext, fmt.Errorf("%w: frames %d to %d do not follow each other", form.ErrMalformed, oldest, newest)
 	}
 	return ext, nil
-}
-
-// loadEmptyExtent is the extent of a log without frames. Offsets continue after those that a seed dropped.
-func (r frameReader) loadEmptyExtent() (logExtent, error) {
-	value, err := r.getValue(codec.KeyEmptied)
-	if err != nil {
-		return logExtent{}, err
-	}
-	newest, err := codec.DecodeNumber(value)
-	return logExtent{oldest: newest + 1, newest: newest}, err
 }
 
 // readFrameAfter reads the change after+1 and what follows it in its frame. If that change is older than the oldest one, it

@@ -93,7 +93,11 @@ func (c *committer) run(ctx context.Context, encoder *codec.FrameEncoder) {
 
 // commitGroup makes one group durable, then visible.
 func (c *committer) commitGroup(encoder *codec.FrameEncoder, taken []queuedRequest) error {
-	g := c.newGroup(encoder)
+	b := &writeBatch{Batch: c.store.db.NewBatch(), encoder: encoder}
+	g := &group{
+		batch: b, log: c.log.newWrite(b), known: c.known.newWrite(b), sinks: c.sinks.newWrite(b),
+		deadLetters: c.deadLetters.newWrite(b),
+	}
 	defer g.batch.Close()
 	refused := make([]error, len(taken))
 	for i, q := range taken {
@@ -101,7 +105,8 @@ func (c *committer) commitGroup(encoder *codec.FrameEncoder, taken []queuedReque
 	}
 	g.log.sealFrame()
 	g.known.writeResources()
-	if err := g.log.trimSettled(g.sinks.lowestCursor(), c.space.changeCapacity(), c.space.isDiskLow()); err != nil {
+	_, low := slowestOf(g.sinks.allCursors(), nil) // 0 without a declared sink: nothing is settled then
+	if err := g.log.trimSettled(low, c.space.changeCapacity(), c.space.isDiskLow()); err != nil {
 		return c.store.checkCorruption("trim", err)
 	}
 	written := !g.batch.Empty()
@@ -154,14 +159,6 @@ type group struct {
 	sinks       sinkWrite
 	deadLetters deadLetterWrite
 	gapsEmitted bool // the gaps of a recovery are in the log
-}
-
-func (c *committer) newGroup(encoder *codec.FrameEncoder) *group {
-	b := &writeBatch{Batch: c.store.db.NewBatch(), encoder: encoder}
-	return &group{
-		batch: b, log: c.log.newWrite(b), known: c.known.newWrite(b), sinks: c.sinks.newWrite(b),
-		deadLetters: c.deadLetters.newWrite(b),
-	}
 }
 
 // settleSink stores a cursor and dead letters of a sink (I2).

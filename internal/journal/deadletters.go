@@ -34,25 +34,17 @@ type deadLetterCount struct{ letters, bytes int64 }
 // NewestDeadLetters returns at most limit dead letters of a sink, that with the highest offset first. It reads the disk. A
 // sink that is not known has none.
 func (d *DeadLetters) NewestDeadLetters(sink string, limit int) ([]event.DeadLetter, error) {
-	release, err := d.store.acquire()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	newest, err := d.reader().newestLetters(sink, limit)
-	return newest, d.store.checkCorruption(fmt.Sprintf("dead letters of sink %q", sink), err)
+	return readStore(d.store, fmt.Sprintf("dead letters of sink %q", sink), func(r storeReader) ([]event.DeadLetter, error) {
+		return deadLetterReader{r}.readLetters(sink, limit, (*pebble.Iterator).Last, (*pebble.Iterator).Prev)
+	})
 }
 
 // DeadLettersAfter returns at most limit dead letters of a sink behind an offset, in order of offsets. It reads the disk. A
 // sink that is not known has none.
 func (d *DeadLetters) DeadLettersAfter(sink string, after uint64, limit int) ([]event.DeadLetter, error) {
-	release, err := d.store.acquire()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	letters, err := d.reader().lettersAfter(sink, after, limit)
-	return letters, d.store.checkCorruption(fmt.Sprintf("dead letters of sink %q", sink), err)
+	return readStore(d.store, fmt.Sprintf("dead letters of sink %q", sink), func(r storeReader) ([]event.DeadLetter, error) {
+		return deadLetterReader{r}.lettersAfter(sink, after, limit)
+	})
 }
 
 // CheckDeadLetterSpace returns nil while one more dead letter may be settled, else an error with the remedy: the lane that
@@ -193,11 +185,6 @@ func (r deadLetterReader) lettersAfter(sink string, after uint64, limit int) ([]
 	return r.readLetters(sink, limit, begin, (*pebble.Iterator).Next)
 }
 
-// newestLetters returns at most limit dead letters of a sink, that with the highest offset first.
-func (r deadLetterReader) newestLetters(sink string, limit int) ([]event.DeadLetter, error) {
-	return r.readLetters(sink, limit, (*pebble.Iterator).Last, (*pebble.Iterator).Prev)
-}
-
 // readLetters returns at most limit dead letters of a sink, from the one that begin finds on.
 func (r deadLetterReader) readLetters(
 	sink string, limit int, begin, next func(*pebble.Iterator) bool,
@@ -242,19 +229,16 @@ const (
 const reasonTakenOver = "it was retried, and another exporter has taken over before that was known to be delivered"
 
 // DeadLetterOffsets returns the offsets of the dead letters of a sink behind an offset, ascending. It reads the disk.
-func (d *DeadLetters) DeadLetterOffsets(sink string, after uint64) (offsets []uint64, err error) {
-	release, err := d.store.acquire()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	prefix := codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink)
-	err = d.reader().forEachKeyFrom(codec.KeyDeadLetter(sink, after+1), prefix, func(key, _ []byte) error {
-		_, offset, err := codec.SplitDeadLetterKey(key)
-		offsets = append(offsets, offset)
-		return err
+func (d *DeadLetters) DeadLetterOffsets(sink string, after uint64) ([]uint64, error) {
+	return readStore(d.store, fmt.Sprintf("dead letters of sink %q", sink), func(r storeReader) (offsets []uint64, err error) {
+		prefix := codec.AppendNamePrefix(nil, codec.PrefixDeadLetter, sink)
+		err = r.forEachKeyFrom(codec.KeyDeadLetter(sink, after+1), prefix, func(key, _ []byte) error {
+			_, offset, err := codec.SplitDeadLetterKey(key)
+			offsets = append(offsets, offset)
+			return err
+		})
+		return offsets, err
 	})
-	return offsets, d.store.checkCorruption(fmt.Sprintf("dead letters of sink %q", sink), err)
 }
 
 // DropDeadLetters drops the dead letters of a sink at some offsets, in durable writes, and returns how many there were.
@@ -321,7 +305,7 @@ func (w *deadLetterWrite) requeueLetter(log *logWrite, sink string, offset uint6
 	store := w.letters.store
 	key := codec.KeyDeadLetter(sink, offset)
 	value, err := store.getValue(key)
-	if err != nil || value == nil || w.isRemoved(key) {
+	if size, changed := w.sizes[string(key)]; err != nil || value == nil || changed && size == 0 { // the group has dropped it
 		return "", false, store.checkCorruption("dead letter", err)
 	}
 	d, err := w.letters.reader().decodeLetter(key, value)
@@ -376,12 +360,6 @@ func (w *deadLetterWrite) removeLetter(sink string, offset uint64) (bool, error)
 	w.sizes[string(key)] = 0
 	w.batch.removeKey(key)
 	return true, nil
-}
-
-// isRemoved reports whether the group has dropped a dead letter.
-func (w *deadLetterWrite) isRemoved(key []byte) bool {
-	size, changed := w.sizes[string(key)]
-	return changed && size == 0
 }
 
 // isLatest reports whether c is the last that was observed of its object, so that sending it now cannot put an older state

@@ -107,13 +107,10 @@ func (i *Identity) SetLastOwner(ctx context.Context, journal string, generation 
 
 // Signals returns the entries that StoreSignals stored, by number.
 func (i *Identity) Signals() (map[uint64][]byte, error) {
-	release, err := i.store.acquire()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	entries, _, err := loadSignals(i.store.storeReader)
-	return entries, i.store.checkCorruption("signals", err)
+	return readStore(i.store, "signals", func(r storeReader) (map[uint64][]byte, error) {
+		entries, _, err := loadSignals(r)
+		return entries, err
+	})
 }
 
 func loadSignals(r storeReader) (entries map[uint64][]byte, size int64, err error) {

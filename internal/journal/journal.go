@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,24 +61,12 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = 10 << 30
-	}
-	if o.MaxDeadLetters <= 0 {
-		o.MaxDeadLetters = 1 << 30
-	}
-	o.MaxDeadLetters = min(o.MaxDeadLetters, o.MaxBytes/2)
-	if o.PendingBytes <= 0 {
-		o.PendingBytes = 8 << 20
-	}
-	if o.TailBytes <= 0 {
-		o.TailBytes = 8 << 20
-	}
+	o.MaxBytes = cmp.Or(o.MaxBytes, 10<<30)
+	o.MaxDeadLetters = min(cmp.Or(o.MaxDeadLetters, 1<<30), o.MaxBytes/2)
+	o.PendingBytes, o.TailBytes = cmp.Or(o.PendingBytes, 8<<20), cmp.Or(o.TailBytes, 8<<20)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.FS == nil {
 		o.FS = disk.Private{FS: vfs.Default}
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
 	}
 	return o
 }
@@ -116,7 +105,9 @@ func Open(opts Options) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.restrictPermissions()
+	if _, real := s.base.(disk.Private); real {
+		disk.RestrictPermissions(s.dir, s.logger)
+	}
 	j := newJournal(s, opts)
 	if err := s.openOrRecover(j.loadFromStore); err != nil {
 		s.decoder.Close()
@@ -129,7 +120,8 @@ func Open(opts Options) (*Journal, error) {
 
 // newJournal makes the parts of a journal. They are empty until load.
 func newJournal(s *store, opts Options) *Journal {
-	j := &Journal{opts: opts, store: s, queue: newQueue(s, opts), changed: newBroadcast(), view: &view{}}
+	j := &Journal{opts: opts, store: s, changed: &broadcast{ch: make(chan struct{})}, view: &view{}}
+	j.queue = &queue{store: s, maxPending: opts.PendingBytes, syncInterval: opts.SyncInterval, wake: make(chan struct{}, 1)}
 	j.OrphanLedger = &OrphanLedger{
 		store: s, queue: j.queue, seed: maphash.MakeSeed(), readings: map[*OrphanReading]bool{}, all: map[string]OrphanPass{},
 	}
@@ -202,7 +194,12 @@ func (j *Journal) Run(ctx context.Context) error {
 	defer j.store.end()
 	var running sync.WaitGroup
 	running.Go(func() { j.committer.run(ctx, encoder) })
-	running.Go(func() { j.repeatEverySecond(ctx, j.runTick) })
+	running.Go(func() {
+		j.repeatEverySecond(ctx, func() { // it never waits
+			j.updateConditions()
+			j.queue.setTrimDue()
+		})
+	})
 	running.Go(func() { j.runUpkeep(ctx) })
 	done := make(chan struct{})
 	go func() { running.Wait(); close(done) }()
@@ -229,12 +226,6 @@ func (j *Journal) repeatEverySecond(ctx context.Context, f func()) {
 			return
 		}
 	}
-}
-
-// runTick updates the conditions, and makes the committer trim changes after their retention. It never waits.
-func (j *Journal) runTick() {
-	j.updateConditions()
-	j.queue.setTrimDue()
 }
 
 func (j *Journal) updateConditions() {

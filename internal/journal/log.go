@@ -63,7 +63,9 @@ func (l *Log) readAfter(
 			return records, nil
 		}
 		if exists {
-			return l.readStored(after, decode)
+			return readStore(l.store, fmt.Sprintf("read after %d", after), func(r storeReader) ([]event.Record, error) {
+				return frameReader{r}.readFrameAfter(after, l.oldestReadable, decode)
+			})
 		}
 		if err := l.store.checkUsable(); err != nil {
 			return nil, err
@@ -82,17 +84,6 @@ func (l *Log) readTail(after uint64) (records []event.Record, exists bool) {
 		return nil, false
 	}
 	return l.tail.recordsAfter(after), true
-}
-
-// readStored reads the frame with the change after+1 from disk.
-func (l *Log) readStored(after uint64, decode func(stored []byte) ([]event.Change, error)) ([]event.Record, error) {
-	release, err := l.store.acquire()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	records, err := l.frames().readFrameAfter(after, l.oldestReadable, decode)
-	return records, l.store.checkCorruption(fmt.Sprintf("read after %d", after), err)
 }
 
 // oldestReadable returns the oldest change that no trim has begun to delete.
@@ -168,11 +159,13 @@ func (w *logWrite) sealFrame() {
 	w.batch.putKey(key, stored)
 	w.extent.newest += uint64(len(w.openFrame))
 	w.extent.endBytes += uint64(len(key) + len(stored))
-	w.frames = append(w.frames, newTailFrame(first, w.openFrame, w.openBytes))
+	f := tailFrame{records: make([]event.Record, len(w.openFrame)), bytes: int64(w.openBytes)}
+	for i, c := range w.openFrame {
+		f.records[i] = event.Record{Offset: first + uint64(i), Change: c}
+	}
+	w.frames = append(w.frames, f)
 	w.openFrame, w.openBytes = nil, 0
 }
-
-func (w *logWrite) hasChanges() bool { return len(w.openFrame) > 0 || len(w.frames) > 0 }
 
 // dropAll deletes all changes. Offsets go on.
 func (w *logWrite) dropAll() {
@@ -231,14 +224,6 @@ type tail struct {
 type tailFrame struct {
 	records []event.Record // at least one
 	bytes   int64
-}
-
-func newTailFrame(first uint64, changes []*event.Change, bytes int) tailFrame {
-	f := tailFrame{records: make([]event.Record, len(changes)), bytes: int64(bytes)}
-	for i, c := range changes {
-		f.records[i] = event.Record{Offset: first + uint64(i), Change: c}
-	}
-	return f
 }
 
 // appendFrames appends frames and drops the oldest ones above limit bytes.

@@ -136,32 +136,24 @@ func openUnlocked(dir string) (*Offline, error) {
 	if reason, marked := brokenReason(vfs.Default, store); marked {
 		return nil, fmt.Errorf("%w: %s (%s); the next start of the exporter moves it aside", ErrBroken, dir, reason)
 	}
-	decoder, err := codec.NewFrameDecoder()
+	o, err := openStoreForReading(vfs.Default, store)
 	if err != nil {
-		return nil, err
-	}
-	o := &Offline{dir: dir, storeReader: storeReader{decoder: decoder}}
-	if err := o.openStore(store); err != nil {
-		decoder.Close()
 		return nil, explainOpenError(dir, err)
 	}
-	return o, nil
-}
-
-func (o *Offline) openStore(store string) error {
-	if err := o.openDatabase(vfs.Default, store); err != nil {
-		return err
-	}
+	o.dir = dir
 	if err := o.loadState(); err != nil {
-		return errors.Join(err, o.db.Close())
+		o.decoder.Close()
+		return nil, explainOpenError(dir, errors.Join(err, o.db.Close()))
 	}
-	return nil
+	return o, nil
 }
 
 // openDatabase opens the database and reads nothing of it.
 func (o *Offline) openDatabase(fsys vfs.FS, store string) (err error) {
 	failed := newFailure()
-	opts := storeOptions(disk.ReadOnly{FS: fsys}, offlineLogger(failed))
+	opts := storeOptions(disk.ReadOnly{FS: fsys}, &storeLogger{ // what matters is returned as an error too, or sets failed
+		logger: slog.New(slog.DiscardHandler), onFailure: func(err error) { failed.recordFirst(err) }, onCorruption: func(error) {},
+	})
 	opts.ReadOnly = true
 	if o.db, err = openPebble(store, opts, failed.done); err != nil {
 		return errors.Join(err, failed.currentError())
@@ -216,12 +208,6 @@ func (o *Offline) wrapReadError(doing string, err error) error {
 		return fmt.Errorf("%w: %s: %s: %w", ErrBroken, o.dir, doing, err)
 	}
 	return fmt.Errorf("journal: %s: %s: %w", o.dir, doing, err)
-}
-
-// offlineLogger discards Pebble's messages: those that matter are returned as errors too, or set failed.
-func offlineLogger(failed *failure) *storeLogger {
-	fail := func(err error) { failed.recordFirst(err) }
-	return &storeLogger{logger: slog.New(slog.DiscardHandler), onFailure: fail, onCorruption: func(error) {}}
 }
 
 // OfflineStat is what is in the journal of an exporter that does not run.

@@ -55,10 +55,6 @@ type queue struct {
 	lowPrioritySince time.Time       // when the committer began to wait for a group that they can join
 }
 
-func newQueue(s *store, opts Options) *queue {
-	return &queue{store: s, maxPending: opts.PendingBytes, syncInterval: opts.SyncInterval, wake: make(chan struct{}, 1)}
-}
-
 // tryAppend queues an observation and returns true, unless PendingBytes are pending already or hasSpace returns false. An
 // observation that is larger than what is left is admitted whole: it could never be admitted otherwise. bodies records the
 // bodies of the observation in the order of the queue.
@@ -276,8 +272,6 @@ type broadcast struct {
 	mu sync.Mutex
 	ch chan struct{}
 }
-
-func newBroadcast() *broadcast { return &broadcast{ch: make(chan struct{})} }
 
 // nextSignal returns a channel that the next notify closes. Take it before checking the condition that is waited for.
 func (b *broadcast) nextSignal() <-chan struct{} {

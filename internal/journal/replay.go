@@ -83,7 +83,9 @@ func (l *ReplayLedger) AdvanceReplay(ctx context.Context, r Replay) (Replay, err
 		return r, nil
 	}
 	next := r
-	next.Count = maps.Clone(r.Count)
+	if next.Count = maps.Clone(r.Count); next.Count == nil {
+		next.Count = map[string]int{}
+	}
 	var again []*event.Change
 	for bytes := 0; next.Next <= r.Last && next.Next-r.Next < replayWriteRecords && bytes < codec.FrameBytes; {
 		records, err := l.log.Read(ctx, next.Next-1)
@@ -101,7 +103,7 @@ func (l *ReplayLedger) AdvanceReplay(ctx context.Context, r Replay) (Replay, err
 			if c := r.repeatRecord(record); c != nil {
 				again = append(again, c)
 				bytes += c.Size()
-				next.countRecord(c)
+				next.Count[c.Resource.String()]++
 			}
 		}
 	}
@@ -119,13 +121,6 @@ func (l *ReplayLedger) AdvanceReplay(ctx context.Context, r Replay) (Replay, err
 		return r, err
 	}
 	return next, nil
-}
-
-func (r *Replay) countRecord(c *event.Change) {
-	if r.Count == nil {
-		r.Count = map[string]int{}
-	}
-	r.Count[c.Resource.String()]++
 }
 
 // repeatRecord returns what emits a record again; nil if the replay leaves it out.

@@ -137,11 +137,15 @@ func (w *rewriter) rewriteDeadLetter(key, value []byte) error {
 }
 
 func (w *rewriter) rewriteBody(key, value []byte) error {
-	resource, name, err := w.splitKey(key)
+	name, object, err := codec.SplitNamedKey(key)
 	if err != nil {
 		return err
 	}
-	body, err := codec.DecodeBody(name, value)
+	resource := w.known.resources[name].Resource
+	if resource.Resource == "" { // without a record there is no version and kind
+		resource = event.ParseResourceName(name)
+	}
+	body, err := codec.DecodeBody(object, value)
 	if err != nil || !w.funcs.Body(resource, &body) {
 		return err
 	}
@@ -152,16 +156,6 @@ func (w *rewriter) rewriteBody(key, value []byte) error {
 	}
 	stored, _ := codec.AppendBody(nil, nil, &body)
 	return w.setValue(key, stored)
-}
-
-// splitKey returns the resource and the object key of a body. A resource without a record has no version and kind.
-func (w *rewriter) splitKey(key []byte) (event.Resource, string, error) {
-	name, object, err := codec.SplitNamedKey(key)
-	resource := w.known.resources[name].Resource
-	if resource.Resource == "" {
-		resource = event.ParseResourceName(name)
-	}
-	return resource, object, err
 }
 
 // purgeReplaced leaves nothing in the files that is not stored any more. Compacting the tables drops what was replaced; the
@@ -206,18 +200,15 @@ func (e *EvidenceStore) StoreEvidence(ctx context.Context, evidence []event.Evid
 // ForEachEvidence calls each for all evidence that is stored, in order of numbers, until each returns an error, which it
 // returns. Values are valid during the call only.
 func (e *EvidenceStore) ForEachEvidence(each func(event.Evidence) error) error {
-	release, err := e.store.acquire()
-	if err != nil {
-		return err
-	}
-	defer release()
-	err = e.store.forEachKey([]byte{codec.PrefixEvidence}, func(key, value []byte) error {
-		if len(key) != 9 {
-			return fmt.Errorf("%w: key of evidence %x", form.ErrMalformed, key)
-		}
-		return each(event.Evidence{Number: binary.BigEndian.Uint64(key[1:]), Value: value})
+	_, err := readStore(e.store, "evidence", func(r storeReader) (none struct{}, err error) {
+		return none, r.forEachKey([]byte{codec.PrefixEvidence}, func(key, value []byte) error {
+			if len(key) != 9 {
+				return fmt.Errorf("%w: key of evidence %x", form.ErrMalformed, key)
+			}
+			return each(event.Evidence{Number: binary.BigEndian.Uint64(key[1:]), Value: value})
+		})
 	})
-	return e.store.checkCorruption("evidence", err)
+	return err
 }
 
 // EvidencePosition returns how far a source has been read, as stored by StoreEvidence; "" where nothing is stored.

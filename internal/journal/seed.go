@@ -94,20 +94,17 @@ func (j *Journal) restoreRetried(ctx context.Context) error {
 }
 
 // unsettledRetries returns the changes of retried dead letters that can be read and that their sinks have not settled.
-func (j *Journal) unsettledRetries() (all []retriedChange, err error) {
-	release, err := j.store.acquire()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	err = j.store.forEachKey(codec.PrefixRetried, func(key, _ []byte) error {
-		sink, offset, err := codec.SplitRetriedKey(key)
-		if cursor, _, _ := j.Cursor(sink); offset > cursor.Low && offset >= j.Oldest() { // of a removed sink it is zero
-			all = append(all, retriedChange{sink, offset})
-		}
-		return err
+func (j *Journal) unsettledRetries() ([]retriedChange, error) {
+	return readStore(j.store, "retried dead letters", func(r storeReader) (all []retriedChange, err error) {
+		err = r.forEachKey(codec.PrefixRetried, func(key, _ []byte) error {
+			sink, offset, err := codec.SplitRetriedKey(key)
+			if cursor, _, _ := j.Cursor(sink); offset > cursor.Low && offset >= j.Oldest() { // of a removed sink it is zero
+				all = append(all, retriedChange{sink, offset})
+			}
+			return err
+		})
+		return all, err
 	})
-	return all, j.store.checkCorruption("retried dead letters", err)
 }
 
 // seedWriter writes known objects in steps, each of one resource.
@@ -144,7 +141,7 @@ func (s *seedWriter) flushKnown() error {
 
 // clearForSeed drops changes and all that is stored of resources, and marks what follows as incomplete.
 func (g *group) clearForSeed() error {
-	if g.log.hasChanges() {
+	if len(g.log.openFrame) > 0 || len(g.log.frames) > 0 {
 		return errors.New("journal: seeded while changes are appended")
 	}
 	g.log.dropAll()
@@ -158,7 +155,9 @@ func (g *group) clearForSeed() error {
 	g.batch.removeKey(codec.KeyID)
 	g.batch.removeKey(codec.KeyCluster)
 	g.batch.removeKey(codec.KeyResetReason)
-	g.sinks.removeAllFormer()
+	for name := range g.sinks.ledger.former { // only this goroutine changes it
+		g.sinks.removeFormer(name)
+	}
 	for _, name := range g.sinks.declaredNames() {
 		if err := g.settleSink(name, event.Cursor{Low: g.log.extent.newest}, nil); err != nil {
 			return err

@@ -147,46 +147,51 @@ func loadCursors(r storeReader, newest uint64) (map[string]event.Cursor, error) 
 func (l *SinkLedger) publishWrite(w *sinkWrite) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for name, s := range w.edited {
-		if s == nil {
-			delete(l.sinks, name)
+	w.edited.apply(l.sinks)
+	w.former.apply(l.former)
+}
+
+// edits are the entries of a map that a group changes, as they will be after the commit; nil: none any more.
+type edits[V any] map[string]*V
+
+func (e edits[V]) apply(to map[string]V) {
+	for name, v := range e {
+		if v == nil {
+			delete(to, name)
 		} else {
-			l.sinks[name] = *s
+			to[name] = *v
 		}
 	}
-	for name, f := range w.former {
-		if f == nil {
-			delete(l.former, name)
-		} else {
-			l.former[name] = *f
-		}
+}
+
+// find returns an entry as it will be after the commit; false if there is none then.
+func (e edits[V]) find(name string, committed map[string]V) (v V, found bool) {
+	if edited, ok := e[name]; ok && edited != nil {
+		return *edited, true
+	} else if ok {
+		return v, false
 	}
+	v, found = committed[name]
+	return v, found
 }
 
 // sinkWrite is what a group does to cursors.
 type sinkWrite struct {
 	ledger *SinkLedger
 	batch  *writeBatch
-	edited map[string]*sinkCursor       // as they will be after the commit; nil: not declared any more
-	former map[string]*event.FormerSink // as well; nil: none any more
+	edited edits[sinkCursor]
+	former edits[event.FormerSink]
 }
 
 func (l *SinkLedger) newWrite(b *writeBatch) sinkWrite {
-	return sinkWrite{ledger: l, batch: b, edited: map[string]*sinkCursor{}, former: map[string]*event.FormerSink{}}
+	return sinkWrite{ledger: l, batch: b, edited: edits[sinkCursor]{}, former: edits[event.FormerSink]{}}
 }
 
 // findSink returns the cursor of a sink as it will be after the commit; false when it is not declared.
 func (w *sinkWrite) findSink(sink string) (s sinkCursor, declared bool) {
-	if s, edited := w.edited[sink]; edited {
-		if s == nil {
-			return sinkCursor{}, false
-		}
-		return *s, true
-	}
 	w.ledger.mu.Lock()
 	defer w.ledger.mu.Unlock()
-	s, declared = w.ledger.sinks[sink]
-	return s, declared
+	return w.edited.find(sink, w.ledger.sinks)
 }
 
 // allCursors returns the cursors of all declared sinks as they will be after the commit.
@@ -194,13 +199,7 @@ func (w *sinkWrite) allCursors() map[string]sinkCursor {
 	w.ledger.mu.Lock()
 	all := maps.Clone(w.ledger.sinks)
 	w.ledger.mu.Unlock()
-	for name, s := range w.edited {
-		if s == nil {
-			delete(all, name)
-		} else {
-			all[name] = *s
-		}
-	}
+	w.edited.apply(all)
 	return all
 }
 
@@ -311,12 +310,6 @@ func (l *SinkLedger) FormerName(sink string) (string, error) {
 // isInternalSink reports whether a cursor belongs to a part of the exporter, not to a configured sink.
 func isInternalSink(name string) bool { return strings.HasPrefix(name, "@") }
 
-// lowestCursor is the lowest cursor after the commit; 0 without a declared sink: nothing is settled then.
-func (w *sinkWrite) lowestCursor() uint64 {
-	_, low := slowestOf(w.allCursors(), nil)
-	return low
-}
-
 // checkCursor refuses a cursor that contradicts the log. It compares with the newest committed change: nothing newer can
 // have been read.
 func (w *sinkWrite) checkCursor(sink string, c event.Cursor, log *logWrite) error {
@@ -374,16 +367,9 @@ func loadFormerSinks(r storeReader) (map[string]event.FormerSink, error) {
 
 // findFormer returns what is known of a sink that is declared no longer, as it will be after the commit.
 func (w *sinkWrite) findFormer(name string) (former event.FormerSink, ok bool) {
-	if f, edited := w.former[name]; edited {
-		if f == nil {
-			return former, false
-		}
-		return *f, true
-	}
 	w.ledger.mu.Lock()
 	defer w.ledger.mu.Unlock()
-	former, ok = w.ledger.former[name]
-	return former, ok
+	return w.former.find(name, w.ledger.former)
 }
 
 func (w *sinkWrite) putFormer(f event.FormerSink) {
@@ -398,8 +384,12 @@ func (w *sinkWrite) removeFormer(name string) {
 
 // declare does what Declare and Open have in common. It writes nothing if everything is declared already.
 func (g *group) declare(d Declaration) error {
-	if err := g.bindClusterName(d.ClusterName); err != nil {
+	bound, err := g.sinks.ledger.store.checkClusterName(d.ClusterName)
+	if err != nil {
 		return err
+	}
+	if !bound {
+		g.batch.putKey(codec.KeyClusterName, []byte(d.ClusterName)) // for good
 	}
 	if !d.KeepEvidence {
 		if err := g.dropEvidence(); err != nil {
@@ -412,15 +402,6 @@ func (g *group) declare(d Declaration) error {
 	}
 	g.log.log.orphans.declare(g.batch, d)
 	return nil
-}
-
-// bindClusterName binds the journal to the name of the cluster in records, for good.
-func (g *group) bindClusterName(name string) error {
-	bound, err := g.sinks.ledger.store.checkClusterName(name)
-	if err == nil && !bound {
-		g.batch.putKey(codec.KeyClusterName, []byte(name))
-	}
-	return err
 }
 
 // replaceDeclared replaces the declared sinks. A sink that returns, and has missed something, gets a gap and what follows.
@@ -585,7 +566,7 @@ func (g *group) lowestPositions() (all []event.ResourcePosition) {
 	for _, name := range slices.Sorted(maps.Keys(resources)) {
 		lowest := ""
 		for i, s := range resources[name].Scopes {
-			if i == 0 || s.Position == "" || isLater(lowest, s.Position) {
+			if i == 0 || s.Position == "" || resourceversion.Order(lowest, s.Position) > 0 {
 				lowest = s.Position
 			}
 			if lowest == "" {
@@ -604,21 +585,16 @@ func (g *group) newestPositions() (all map[string]event.ResourcePosition, newest
 	for name, r := range g.known.allResources() {
 		highest := ""
 		for _, s := range r.Scopes {
-			if highest == "" || isLater(s.Position, highest) {
+			if highest == "" || resourceversion.Order(s.Position, highest) > 0 {
 				highest = s.Position
 			}
 		}
 		all[name] = event.ResourcePosition{Resource: r.Resource, Position: highest}
-		if newest == "0" && highest != "" || isLater(highest, newest) {
+		if newest == "0" && highest != "" || resourceversion.Order(highest, newest) > 0 {
 			newest = highest
 		}
 	}
 	return all, newest
-}
-
-func isLater(a, b string) bool {
-	order, _ := resourceversion.Compare(a, b)
-	return order > 0
 }
 
 // seedMembers makes the members of a seed those of the journal, which is empty: those that it does not declare are former
@@ -656,14 +632,4 @@ func (g *group) recordAbsent(f event.FormerSink) {
 	r := codec.SinkRecord{Removed: time.Now().UTC(), Low: g.log.extent.newest}
 	g.sinks.putRecord(f.Name, r)
 	g.sinks.putFormer(f)
-}
-
-// removeAllFormer forgets the former sinks of a journal whose content is dropped.
-func (w *sinkWrite) removeAllFormer() {
-	w.ledger.mu.Lock()
-	names := slices.Collect(maps.Keys(w.ledger.former))
-	w.ledger.mu.Unlock()
-	for _, name := range names {
-		w.removeFormer(name)
-	}
 }

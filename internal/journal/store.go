@@ -72,13 +72,6 @@ func lockStore(opts Options) (*store, error) {
 	return s, nil
 }
 
-// restrictPermissions lets the user of the process alone read what is on a real disk.
-func (s *store) restrictPermissions() {
-	if _, real := s.base.(disk.Private); real {
-		disk.RestrictPermissions(s.dir, s.logger)
-	}
-}
-
 // storePath is the directory of the database.
 func (s *store) storePath() string { return s.fs.PathJoin(s.dir, storeName) }
 
@@ -224,15 +217,22 @@ func (s *store) waitFor(ctx context.Context, changed <-chan struct{}) error {
 	return nil
 }
 
-// loadText returns the text that is stored under a key; "" where none is.
-func (s *store) loadText(what string, key []byte) (string, error) {
+// readStore calls read while the database is open. An error names what was read, and ends the journal if stored bytes are
+// wrong.
+func readStore[T any](s *store, what string, read func(storeReader) (T, error)) (result T, err error) {
 	release, err := s.acquire()
 	if err != nil {
-		return "", err
+		return result, err
 	}
 	defer release()
-	value, err := s.getValue(key)
-	return string(value), s.checkCorruption(what, err)
+	result, err = read(s.storeReader)
+	return result, s.checkCorruption(what, err)
+}
+
+// loadText returns the text that is stored under a key; "" where none is.
+func (s *store) loadText(what string, key []byte) (string, error) {
+	value, err := readStore(s, what, func(r storeReader) ([]byte, error) { return r.getValue(key) })
+	return string(value), err
 }
 
 // loadNumbered returns the text that is stored under a key, and the number behind its blank; "" where none is.
