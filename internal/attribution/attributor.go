@@ -59,7 +59,7 @@ type Attributor struct {
 	condition   *condition.Condition // audit events arrive
 	lagging     *condition.Condition // they arrive in time
 	shared      *shared
-	counters    *counters
+	facts       statsBoard
 	loaded      chan struct{} // closed when the evidence of earlier processes is loaded
 	startOffset uint64        // newest offset at New: where a first run on this journal starts
 
@@ -68,11 +68,17 @@ type Attributor struct {
 
 // New returns an Attributor. On a journal without a stored cursor it attributes the changes that are journaled from now on.
 func New(options Options) *Attributor {
-	return &Attributor{
+	a := &Attributor{
 		options: options, condition: condition.New(options.Logger, "audit", condition.Problem{}),
-		lagging: condition.New(options.Logger, "audit/lag", condition.Problem{}), shared: newShared(options),
-		counters: newCounters(), loaded: make(chan struct{}), startOffset: options.Journal.Newest(),
+		lagging: condition.New(options.Logger, "audit/lag", condition.Problem{}),
+		shared:  &shared{matcher: NewMatcher(options.Limits), losses: newLossTracker(options.Cluster)},
+		loaded:  make(chan struct{}), startOffset: options.Journal.Newest(),
 	}
+	a.facts.stats.Unresolved = map[Reason]uint64{}
+	for _, r := range Reasons() { // each is in the metric from the start
+		a.facts.stats.Unresolved[r] = 0
+	}
+	return a
 }
 
 // Run resolves changes until ctx ends or the journal fails.
@@ -157,21 +163,26 @@ func (a *Attributor) readJournal(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		a.counters.unresolved[FromList].Add(a.shared.addRecords(records))
+		fromList := a.shared.addRecords(records)
+		a.facts.update(func(s *Stats) { s.Unresolved[FromList] += fromList })
 	}
 }
 
 // writeResolved resolves what can be resolved and writes it to the journal: records, marks and cursor in one commit.
 func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 	crowded := a.options.JournalCrowded != nil && a.options.JournalCrowded()
+	var proof stampProof
 	if a.options.Stamps != nil {
-		a.shared.useStamps(a.options.Stamps.Proof())
+		proof = a.options.Stamps.Proof()
 	}
-	f := a.shared.resolve(now, a.counters.lastEventTime, crowded)
+	f := a.shared.resolve(now, a.facts.lastEvent, crowded, proof)
 	if f.unproven {
 		a.options.Stamps.RequestCheck()
 	}
-	a.counters.recordRound(&f)
+	a.facts.update(func(s *Stats) {
+		s.Lost += f.evicted
+		s.PendingBytes, s.Pending, s.Lag = int64(f.bytes), int64(f.waiting), f.lag
+	})
 	changes := f.gaps
 	for i := range f.Resolved {
 		if r := &f.Resolved[i]; r.By != nil {
@@ -180,7 +191,7 @@ func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 			a.options.Unresolved(r.Offset, r.Reason)
 		}
 	}
-	a.updateCondition()
+	a.updateCondition(f.unnamed)
 	a.updateLagCondition(f.lag)
 	if len(changes)+len(f.Resolved)+len(f.Marks)+len(f.Bound)+len(f.Drop) == 0 && f.cursor <= a.storedCursor+maxCursorLag {
 		return nil
@@ -194,11 +205,10 @@ func (a *Attributor) writeResolved(ctx context.Context, now time.Time) error {
 		return err
 	}
 	a.storedCursor = f.cursor
-	a.counters.countResolved(f.Resolved)
+	a.facts.update(func(s *Stats) { s.countResolved(f.Resolved) })
 	return nil
 }
 
-// attributedRecord returns the record that names the author of a change.
 func attributedRecord(r *Resolution, now time.Time) *event.Change {
 	c := &event.Change{
 		Type: event.Attributed, Cluster: r.Cluster, Resource: r.Resource, Namespace: r.Namespace, Name: r.Name,

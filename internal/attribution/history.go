@@ -32,25 +32,15 @@ type objectHistory struct {
 	names  recentMap[nameHolder]     // by object name key; pods only
 }
 
-// versionedState is the state of an object at a version.
 type versionedState struct {
 	objectState
 	version string
 }
 
-// nameHolder is the object that has a name.
 type nameHolder struct {
 	uid      string
 	since    time.Time // when its creation was observed; zero: it was not
 	creation string    // the version of its creation; "" if that was not observed
-}
-
-func newObjectHistory() objectHistory {
-	return objectHistory{
-		marks:  newRecentMap[*DeleteMark](maxMarks),
-		states: newRecentMap[versionedState](maxKnownStates),
-		names:  newRecentMap[nameHolder](maxKnownStates),
-	}
 }
 
 // recordChange records state and name of a change, eligible for attribution or not. It returns the state that the change
@@ -88,16 +78,6 @@ func (h *objectHistory) nameHolder(c *Change) nameHolder {
 	return nameHolder{}
 }
 
-// putMark adds a mark and returns the one that it evicted, or nil.
-func (h *objectHistory) putMark(m *DeleteMark) *DeleteMark {
-	evicted, full := h.marks.putNewest(m.UID, m)
-	if !full {
-		return nil
-	}
-	return evicted
-}
-
-// removeMark removes and returns the mark of an object; nil if there is none.
 func (h *objectHistory) removeMark(uid string) *DeleteMark {
 	m, _ := h.marks.remove(uid)
 	return m
@@ -190,10 +170,7 @@ func (a *versionTimes) recordReached(version string) {
 	}
 }
 
-func isNewer(version, than string) bool {
-	order, ordered := resourceversion.Compare(version, than)
-	return ordered && order > 0
-}
+func isNewer(version, than string) bool { return resourceversion.Order(version, than) > 0 }
 
 func (a *versionTimes) recordAnswer(r *Request) {
 	if r.Origin == "" || r.Done == 0 || !resourceversion.IsOrdered(r.Answer.ResourceVersion) {
@@ -287,6 +264,5 @@ func (a *versionTimes) madeAfter(r *Request, version string) bool {
 }
 
 func compareVersion(a versionTime, version string) int {
-	order, _ := resourceversion.Compare(a.version, version)
-	return order
+	return resourceversion.Order(a.version, version)
 }

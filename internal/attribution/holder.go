@@ -61,7 +61,6 @@ type Holder struct {
 // holderMark is where everything up to low is copied, and the copies are up to an offset.
 type holderMark struct{ low, newest uint64 }
 
-// heldRecord is a record that waits.
 type heldRecord struct {
 	offset   uint64
 	id       string // of a change that waits for its author; "" of one that waits for others
@@ -167,10 +166,6 @@ func (h *Holder) addRecords(records []event.Record) {
 			h.pending = append(h.pending, h.newHeld(r))
 		}
 	}
-	h.notify()
-}
-
-func (h *Holder) notify() {
 	select {
 	case h.changed <- struct{}{}:
 	default:

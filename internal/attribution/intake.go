@@ -20,7 +20,9 @@ func (a *Attributor) StoreEvents(ctx context.Context, origin string, events []au
 		return err
 	}
 	now := time.Now()
-	a.counters.countEvents(len(events), now)
+	if n := len(events); n > 0 {
+		a.facts.update(func(s *Stats) { s.Events, s.LastEvent = s.Events+uint64(n), now.Round(0) }) // by the wall clock
+	}
 	requests, evidence, err := a.selectRequests(origin, events, now)
 	if err != nil || len(requests) == 0 && place == "" {
 		return err
@@ -31,7 +33,7 @@ func (a *Attributor) StoreEvents(ctx context.Context, origin string, events []au
 		}
 		return err
 	}
-	a.counters.kept.Add(uint64(len(requests)))
+	a.facts.update(func(s *Stats) { s.Kept += uint64(len(requests)) })
 	a.shared.addRequests(requests)
 	return nil
 }
@@ -42,7 +44,7 @@ func (a *Attributor) RecordLoss(ctx context.Context, since time.Time, reason str
 	if err := a.awaitLoaded(ctx); err != nil {
 		return err
 	}
-	a.counters.lost.Add(1)
+	a.facts.update(func(s *Stats) { s.Lost++ })
 	return a.RecordGap(ctx, since, reason)
 }
 
@@ -95,7 +97,7 @@ func (a *Attributor) selectRequests(
 			continue
 		}
 		if r.Lag > 0 {
-			a.counters.late.Add(1)
+			a.facts.update(func(s *Stats) { s.Late++ })
 		}
 		if err := r.encodeEvidence(); err != nil {
 			return nil, nil, err
@@ -123,7 +125,6 @@ type sourceLag struct {
 	arrivals  int // since the start
 }
 
-// originLag is the lag of one source.
 type originLag struct {
 	deliveries []delivery    // at most lagDeliveries, oldest first
 	longest    delivery      // an older one that is expected again
@@ -137,10 +138,6 @@ type delivery struct {
 	at    time.Time
 }
 
-func newSourceLag(remember time.Duration) sourceLag {
-	return sourceLag{bySource: newRecentMap[*originLag](maxLagSources), remember: remember}
-}
-
 // recordArrival records the arrival of the event of a request, and returns by how much it was late.
 func (s *sourceLag) recordArrival(r *Request) time.Duration {
 	if r.Done == 0 || r.Arrived.IsZero() {
@@ -151,12 +148,6 @@ func (s *sourceLag) recordArrival(r *Request) time.Duration {
 	o.addDelivery(d)
 	s.arrivals++
 	return o.lagOf(d, s.startedAt)
-}
-
-// recordStored records a lag that an earlier process measured.
-func (s *sourceLag) recordStored(origin string, lag time.Duration) {
-	o := s.source(origin)
-	o.stored = max(o.stored, lag)
 }
 
 func (s *sourceLag) source(origin string) *originLag {
@@ -312,9 +303,15 @@ func (g *lossTracker) hasLossFrom(at time.Time) bool {
 // that they report. lastEvent is when the newest audit event arrived.
 func (g *lossTracker) collectGaps(done []Resolution, lastEvent, now time.Time) (records []*event.Change, drop []uint64) {
 	for i := range done {
-		if c := &done[i]; c.Reason == NoEvent && c.Observed.After(lastEvent) {
-			g.recordUnnamed(c)
+		c := &done[i]
+		if c.Reason != NoEvent || !c.Observed.After(lastEvent) {
+			continue
 		}
+		if g.unnamed[c.Resource] == nil {
+			g.unnamed[c.Resource] = &unnamedSpan{from: c.Observed}
+		}
+		g.unnamed[c.Resource].to = c.Observed
+		g.unnamed[c.Resource].count++
 	}
 	for resource, s := range g.unnamed {
 		if lastEvent.After(s.to) {
@@ -340,16 +337,6 @@ func (g *lossTracker) collectGaps(done []Resolution, lastEvent, now time.Time) (
 		return true
 	})
 	return records, drop
-}
-
-func (g *lossTracker) recordUnnamed(c *Resolution) {
-	s := g.unnamed[c.Resource]
-	if s == nil {
-		s = &unnamedSpan{from: c.Observed}
-		g.unnamed[c.Resource] = s
-	}
-	s.to = c.Observed
-	s.count++
 }
 
 // countUnnamed returns the number of changes without an author since the newest audit event.

@@ -78,9 +78,18 @@ type Findings struct {
 
 // NewMatcher returns an empty matcher.
 func NewMatcher(limits Limits) *Matcher {
-	m := &Matcher{limits: limits, changes: newChangeQueue(), history: newObjectHistory(), answers: newVersionTimes(),
-		lag: newSourceLag(limits.Window), next: 1}
-	m.requests = newRequestPool(&m.limits, &m.answers)
+	m := &Matcher{
+		limits:  limits,
+		changes: changeQueue{byUID: map[string][]*pendingChange{}, byName: map[string][]*pendingChange{}, gone: map[string]bool{}},
+		history: objectHistory{
+			marks: newRecentMap[*DeleteMark](maxMarks), states: newRecentMap[versionedState](maxKnownStates),
+			names: newRecentMap[nameHolder](maxKnownStates),
+		},
+		answers: newVersionTimes(), lag: sourceLag{bySource: newRecentMap[*originLag](maxLagSources), remember: limits.Window}, next: 1,
+	}
+	m.requests = &requestPool{
+		limits: &m.limits, answers: &m.answers, encoded: newEncodedQueue(), claims: map[string][]claim{}, known: map[uint64]bool{},
+	}
 	m.resolver = resolver{limits: &m.limits, changes: &m.changes, requests: m.requests, answers: &m.answers}
 	return m
 }
@@ -100,14 +109,6 @@ func (m *Matcher) AddChange(c Change) {
 	}
 }
 
-// addResolved records what a change shows for those that wait. An earlier process has resolved it.
-func (m *Matcher) addResolved(c Change) {
-	m.recordChange(c)
-	if c.Type == event.Deleted {
-		m.history.removeMark(c.UID)
-	}
-}
-
 // recordChange records what a change shows, eligible for attribution or not, for those that wait and for those that follow.
 // It returns the change with what earlier ones show of its object.
 func (m *Matcher) recordChange(c Change) *pendingChange {
@@ -124,19 +125,18 @@ func (m *Matcher) recordChange(c Change) *pendingChange {
 	return p
 }
 
-// NumberRequest assigns a number to a request that has arrived, and marks it if it is late. It returns false if the matcher
-// holds the request already.
+// NumberRequest assigns a number to a request that has arrived, and marks it if it arrived later than contradicting claims are
+// waited for. It returns false if the matcher holds the request already: API servers and log shippers send some events twice.
 func (m *Matcher) NumberRequest(r *Request) bool {
-	if m.HasRequest(r) {
+	if m.requests.known[identityOf(r)] {
 		return false
 	}
 	r.Number = m.NextNumber()
-	m.measureLag(r)
+	if lag := m.lag.recordArrival(r); lag > m.limits.Settle {
+		r.Lag = lag
+	}
 	return true
 }
-
-// HasRequest reports whether the matcher holds this request: API servers and log shippers send some events twice.
-func (m *Matcher) HasRequest(r *Request) bool { return m.requests.known[identityOf(r)] }
 
 // AddRequest adds a request and assigns a number to it if Number is 0. It returns false, and keeps nothing, if the request
 // claims nothing or is held already.
@@ -169,7 +169,7 @@ func (m *Matcher) DropNumbers(numbers ...uint64) { m.dropped = append(m.dropped,
 // AddDeleteMark adds a mark, such as one that an earlier process stored.
 func (m *Matcher) AddDeleteMark(mark *DeleteMark) {
 	m.ReserveNumber(mark.Number)
-	if evicted := m.history.putMark(mark); evicted != nil {
+	if evicted, full := m.history.marks.putNewest(mark.UID, mark); full {
 		m.DropNumbers(evicted.Number)
 	}
 }
@@ -190,17 +190,8 @@ func (m *Matcher) Resolve(now time.Time) {
 	m.changes.removeResolved()
 }
 
-func (m *Matcher) setStart(at time.Time) { m.startedAt, m.lag.startedAt = at, at }
-
 // SourceLag returns by how much audit events are late at this time.
 func (m *Matcher) SourceLag(now time.Time) time.Duration { return m.lag.current(now) }
-
-// measureLag records the arrival of a request, and marks it if it arrived later than contradicting claims are waited for.
-func (m *Matcher) measureLag(r *Request) {
-	if lag := m.lag.recordArrival(r); lag > m.limits.Settle {
-		r.Lag = lag
-	}
-}
 
 // resolveChange resolves a change if it is time to. An author that later events may contradict is accepted only if all
 // events are here: after Settle, and never while sources lag behind by more than that.
@@ -282,16 +273,6 @@ func (m *Matcher) recordDeleteMark(p *pendingChange, by *Request) {
 	m.AddDeleteMark(mark)
 }
 
-// OldestWaiting returns the offset of the oldest unresolved change; false if there is none.
-func (m *Matcher) OldestWaiting() (uint64, bool) {
-	for _, p := range m.changes.all {
-		if !p.resolved {
-			return p.Offset, true
-		}
-	}
-	return 0, false
-}
-
 // TakeFindings returns the findings since the last call.
 func (m *Matcher) TakeFindings() Findings {
 	f := Findings{Resolved: m.resolved, Marks: m.newMarks, Bound: m.requests.takeBound(), Drop: append(m.dropped, m.requests.takeDropped()...)}
@@ -299,17 +280,9 @@ func (m *Matcher) TakeFindings() Findings {
 	return f
 }
 
-// takeEvicted returns the number of requests that were evicted since the last call.
-func (m *Matcher) takeEvicted() uint64 {
-	n := m.requests.evicted
-	m.requests.evicted = 0
-	return n
-}
-
 // waitingBytes estimates the memory of waiting changes and requests.
 func (m *Matcher) waitingBytes() int { return m.changes.bytes + m.requests.bytes }
 
-// pendingChange is a change that waits for its author.
 type pendingChange struct {
 	Change
 	addresses     [4]waitAddress // where its claims wait in encoded form
@@ -324,17 +297,12 @@ type pendingChange struct {
 	mark          *DeleteMark    // of a delete: the request for it; nil if unknown
 }
 
-// changeQueue holds the waiting changes.
 type changeQueue struct {
 	all    []*pendingChange            // by offset; resolved ones until removeResolved
 	byUID  map[string][]*pendingChange // the unresolved ones of an object, in order of versions
 	byName map[string][]*pendingChange // the same by object name key
 	gone   map[string]bool             // UIDs whose delete is resolved, and an eviction of which waits
 	bytes  int                         // estimated memory of the unresolved ones
-}
-
-func newChangeQueue() changeQueue {
-	return changeQueue{byUID: map[string][]*pendingChange{}, byName: map[string][]*pendingChange{}, gone: map[string]bool{}}
 }
 
 func (q *changeQueue) addChange(p *pendingChange) {
@@ -396,16 +364,6 @@ func (q *changeQueue) isOver(p *pendingChange) bool {
 	}
 	delete(q.gone, p.UID)
 	return true
-}
-
-// waitingOffsets returns the offsets of the unresolved changes.
-func (q *changeQueue) waitingOffsets() (all []uint64) {
-	for _, p := range q.all {
-		if !p.resolved {
-			all = append(all, p.Offset)
-		}
-	}
-	return all
 }
 
 func (q *changeQueue) removeResolved() {

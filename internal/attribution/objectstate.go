@@ -194,11 +194,6 @@ func (q *encodedQueue) oldestNumber() (uint64, bool) {
 	}
 }
 
-// arrivalTime returns Request.Arrived of a request in the queue.
-func (q *encodedQueue) arrivalTime(number uint64) time.Time {
-	return time.Unix(0, q.all[number].arrived)
-}
-
 // removeRequest removes and returns a request, which must be in the queue.
 func (q *encodedQueue) removeRequest(number uint64) encodedRequest {
 	removed := q.all[number]

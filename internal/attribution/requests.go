@@ -44,10 +44,6 @@ type requestPool struct {
 	bound   []*waitingRequest  // bound to an object since the last takeBound
 }
 
-func newRequestPool(limits *Limits, answers *versionTimes) *requestPool {
-	return &requestPool{limits: limits, answers: answers, encoded: newEncodedQueue(), claims: map[string][]claim{}, known: map[uint64]bool{}}
-}
-
 // newWaiting wraps a request with its claims. It does not add it.
 func (p *requestPool) newWaiting(r *Request, identity uint64) *waitingRequest {
 	w := &waitingRequest{Request: r, identity: identity}
@@ -142,7 +138,7 @@ func (p *requestPool) setClaims(key string, claims []claim) {
 func (p *requestPool) dropExpired(expired func(arrived time.Time) bool, isClaimed func(claim) bool) {
 	for {
 		oldest, found := p.encoded.oldestNumber()
-		if !found || !expired(p.encoded.arrivalTime(oldest)) {
+		if !found || !expired(time.Unix(0, p.encoded.all[oldest].arrived)) {
 			break
 		}
 		p.dropEncoded(oldest)
@@ -368,12 +364,6 @@ func (c *claim) isConclusive(of *Change) bool {
 	}
 }
 
-// answersVersion reports whether the answer has the change's own version. Of such requests one made it, and others can only
-// have found it.
-func (c *claim) answersVersion() bool {
-	return c.kind == byVersion || c.kind == byDelete || c.kind == byNote
-}
-
 // creationPrecision is the precision of creationTimestamp, which is cut off to the second.
 const creationPrecision = time.Second
 
@@ -448,16 +438,12 @@ func (c *claim) changedSomething(of *pendingChange) bool {
 // a client cannot choose the annotations.
 func (c *claim) isAnnotated() bool { return c.Replaces != "" }
 
-// isTooLate reports whether the request was received after the change had been observed, so that it cannot have made it.
-// skew is how far the API server's clock may be ahead.
-func (c *claim) isTooLate(of *Change, skew time.Duration) bool {
-	return c.Received != 0 && !c.isConclusive(of) && c.Received > audit.Time(of.Observed.Add(skew).UnixNano())
-}
-
-// cameAfter reports whether the request was received after the change had been made: by isTooLate, or because the same API
-// server had answered with its version or a newer one before.
+// cameAfter reports whether the request was received after the change had been made, so that it cannot have made it: after
+// that was observed, or because the same API server had answered with its version or a newer one before. skew is how far the
+// API server's clock may be ahead.
 func (c *claim) cameAfter(of *Change, skew time.Duration, answers *versionTimes) bool {
-	return c.isTooLate(of, skew) || answers.existedBefore(c.Request, of.Version)
+	isTooLate := c.Received != 0 && !c.isConclusive(of) && c.Received > audit.Time(of.Observed.Add(skew).UnixNano())
+	return isTooLate || answers.existedBefore(c.Request, of.Version)
 }
 
 // mayContradict reports whether a request of which only the time is known may have made a change that another one is named

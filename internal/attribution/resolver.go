@@ -56,8 +56,11 @@ func (r *resolver) resolveAuthor(p *pendingChange) verdict {
 		if left == nil {
 			return verdict{reason: SeveralActors}
 		}
-		if by := r.firstProven(left, p); by != nil {
-			return r.withoutContradiction(p, by)
+		proven := slices.DeleteFunc(slices.Clone(left), func(c claim) bool { // about that object, too
+			return !c.changedSomething(p) || !c.isOfObject(p, r.limits.Skew, r.answers)
+		})
+		if len(proven) > 0 {
+			return r.withoutContradiction(p, earliestClaim(proven).Request)
 		}
 		bare := slices.DeleteFunc(left, func(c claim) bool { return c.isAnnotated() || c.changedSomething(p) })
 		if len(bare) > 0 {
@@ -94,7 +97,7 @@ func (r *resolver) weighClaims(p *pendingChange) (w weighedClaims) {
 		case c.cameAfter(&p.Change, r.limits.Skew, r.answers):
 			w.late = true
 		case c.uid == "" && c.isBefore(p, r.limits.Skew, r.answers): // of an earlier object of the name
-		case c.answersVersion():
+		case c.kind == byVersion || c.kind == byDelete || c.kind == byNote:
 			w.own = append(w.own, c)
 		default:
 			w.inferred = append(w.inferred, c)
@@ -144,10 +147,8 @@ func claimsOfSoleAuthor(all []claim) []claim {
 	if sameActor(all) {
 		return all
 	}
-	for _, c := range all[1:] {
-		if c.Origin == "" || c.Origin != all[0].Origin {
-			return nil
-		}
+	if slices.ContainsFunc(all[1:], func(c claim) bool { return c.Origin == "" || c.Origin != all[0].Origin }) {
+		return nil
 	}
 	first := slices.MinFunc(all, func(a, b claim) int { return cmp.Compare(a.Done, b.Done) })
 	left := slices.DeleteFunc(slices.Clone(all), func(c claim) bool { return c.Received > first.Done })
@@ -157,29 +158,13 @@ func claimsOfSoleAuthor(all []claim) []claim {
 	return nil
 }
 
-// firstProven returns the first request that provably changed something, and that object; nil if there is none.
-func (r *resolver) firstProven(all []claim, p *pendingChange) *Request {
-	proven := slices.DeleteFunc(slices.Clone(all), func(c claim) bool {
-		return !c.changedSomething(p) || !c.isOfObject(p, r.limits.Skew, r.answers)
-	})
-	if len(proven) == 0 {
-		return nil
-	}
-	return earliestClaim(proven).Request
-}
-
 func earliestClaim(all []claim) *claim {
 	first := slices.MinFunc(all, func(a, b claim) int { return cmp.Compare(a.Received, b.Received) })
 	return &first
 }
 
 func sameActor(all []claim) bool {
-	for _, c := range all[1:] {
-		if c.Actor() != all[0].Actor() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(all[1:], func(c claim) bool { return c.Actor() != all[0].Actor() })
 }
 
 // Request is an audited request that may have made changes.
@@ -200,7 +185,6 @@ type Request struct {
 	encoded []byte // as stored in the journal; nil: not encoded yet
 }
 
-// encodeEvidence sets encoded.
 func (r *Request) encodeEvidence() (err error) {
 	if r.encoded == nil {
 		r.encoded, err = json.Marshal(r)
@@ -251,7 +235,6 @@ func decodeRequest(number uint64, encoded []byte) (*Request, error) {
 	return r, err
 }
 
-// encodeKept encodes what has to be stored after a round of resolving.
 func encodeKept(f *Findings) (all []event.Evidence, err error) {
 	for _, r := range f.Bound {
 		if err := r.encodeEvidence(); err != nil {

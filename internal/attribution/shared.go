@@ -18,10 +18,6 @@ type shared struct {
 	resolved resolvedOffsets // by an earlier process, after its cursor
 }
 
-func newShared(o Options) *shared {
-	return &shared{matcher: NewMatcher(o.Limits), losses: newLossTracker(o.Cluster)}
-}
-
 func (s *shared) readOffset() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,11 +30,16 @@ func (s *shared) addRecords(records []event.Record) (fromList uint64) {
 	defer s.mu.Unlock()
 	for _, r := range records {
 		s.read = r.Offset
-		if c, eligible := ChangeOf(r); eligible && s.resolved.contains(r.Offset) {
-			s.matcher.addResolved(c)
-		} else if eligible {
+		c, eligible := ChangeOf(r)
+		switch {
+		case eligible && s.resolved.contains(r.Offset): // it shows something for those that wait
+			s.matcher.recordChange(c)
+			if c.Type == event.Deleted {
+				s.matcher.history.removeMark(c.UID)
+			}
+		case eligible:
 			s.matcher.AddChange(c)
-		} else if c.UID != "" {
+		case c.UID != "":
 			s.matcher.recordChange(c)
 			if r.Change.Coalesced {
 				fromList++
@@ -101,14 +102,6 @@ func (s *shared) addLoss(l *Loss) {
 	s.losses.addLoss(l)
 }
 
-// countUnnamed returns the number of changes without an author since the newest audit event.
-func (s *shared) countUnnamed() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.losses.countUnnamed()
-}
-
-// findings are the results of one round of resolving.
 type findings struct {
 	Findings
 	gaps   []*event.Change // gap records to be emitted
@@ -121,26 +114,21 @@ type findings struct {
 	lag      time.Duration // by which audit events are late
 	// unproven is set if a change waits for a newer proof that the admission policy was in force.
 	unproven bool
+	unnamed  int // changes without an author since the newest audit event
 }
 
-// useStamps sets the proof that stamps are judged by.
-func (s *shared) useStamps(proof stampProof) {
+// resolve resolves what can be resolved at this time; all of it if resolveAll is set. Stamps are judged by proof, nil without
+// them. lastEvent is called after that: an event that arrives meanwhile ends a silence.
+func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll bool, proof stampProof) findings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.matcher.useStamps(proof)
-}
-
-// resolve resolves what can be resolved at this time; all of it if resolveAll is set. lastEvent is called after that: an
-// event that arrives meanwhile ends a silence.
-func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll bool) findings {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.matcher.Resolve(now)
 	if resolveAll {
 		s.matcher.ResolveAll()
 	}
-	f := findings{Findings: s.matcher.TakeFindings(), evicted: s.matcher.takeEvicted(), cursor: s.read}
-	if f.evicted > 0 {
+	f := findings{Findings: s.matcher.TakeFindings(), evicted: s.matcher.requests.evicted, cursor: s.read}
+	if s.matcher.requests.evicted = 0; f.evicted > 0 {
 		if reason := "audit events were evicted to make room for newer ones"; !s.losses.extendLoss(reason, now) {
 			s.losses.addLoss(&Loss{Reason: reason, From: s.losses.lastLoss, To: now})
 		}
@@ -148,12 +136,18 @@ func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll b
 	var reported []uint64
 	f.gaps, reported = s.losses.collectGaps(f.Resolved, lastEvent(), now)
 	f.Drop = append(f.Drop, reported...)
-	if oldest, waits := s.matcher.OldestWaiting(); waits {
-		f.cursor = oldest - 1
+	var waiting []uint64 // offsets of the unresolved changes
+	for _, p := range s.matcher.changes.all {
+		if !p.resolved {
+			waiting = append(waiting, p.Offset)
+		}
 	}
-	f.resolved = s.resolved.after(s.read, s.matcher.changes.waitingOffsets())
+	if len(waiting) > 0 {
+		f.cursor = waiting[0] - 1
+	}
+	f.resolved = s.resolved.after(s.read, waiting)
 	f.bytes, f.waiting = s.matcher.waitingBytes(), len(s.matcher.changes.all)
-	f.lag, f.unproven = s.matcher.SourceLag(now), s.matcher.unproven
+	f.lag, f.unproven, f.unnamed = s.matcher.SourceLag(now), s.matcher.unproven, s.losses.countUnnamed()
 	return f
 }
 
@@ -163,7 +157,8 @@ func (s *shared) load(cursor uint64, resolved resolvedOffsets, resources []event
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.read, s.resolved = cursor, resolved
-	s.matcher.setStart(time.Now())
+	s.matcher.startedAt = time.Now()
+	s.matcher.lag.startedAt = s.matcher.startedAt
 	for _, r := range resources {
 		s.losses.recordResource(r)
 	}
@@ -184,7 +179,8 @@ func (s *shared) loadEvidence(e event.Evidence) error {
 		s.losses.addLoss(e)
 	case *Request:
 		e.Arrived = s.matcher.startedAt
-		s.matcher.lag.recordStored(e.Origin, e.Lag)
+		lag := s.matcher.lag.source(e.Origin)
+		lag.stored = max(lag.stored, e.Lag)
 		s.addRequest(e)
 	}
 	return nil

@@ -1,6 +1,8 @@
 package attribution
 
 import (
+	"slices"
+
 	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 	"github.com/kubecdc/kubecdc/internal/attribution/stamp"
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -28,7 +30,6 @@ type stampProof interface {
 	Judge(resource event.Resource, version string) stamp.Verdict
 }
 
-// useStamps sets the proof that stamps are judged by.
 func (m *Matcher) useStamps(proof stampProof) { m.proof = proof }
 
 func (m *Matcher) judgeStamp(p *pendingChange) stampVerdict {
@@ -85,11 +86,9 @@ func (m *Matcher) confirmStamp(p *pendingChange, v verdict, settled bool) verdic
 	case v.by != nil:
 		return verdict{reason: Disagreement, final: v.final || settled}
 	case v.reason == SeveralActors:
-		claims := m.resolver.claimsOf(p)
-		for i := range claims {
-			if claims[i].effectiveUser() == user {
-				return verdict{by: earliestOf(claims, user), final: true, stamp: true}
-			}
+		own := slices.DeleteFunc(m.resolver.claimsOf(p), func(c claim) bool { return c.effectiveUser() != user })
+		if len(own) > 0 {
+			return verdict{by: earliestClaim(own).Request, final: true, stamp: true}
 		}
 		return verdict{reason: Disagreement, final: settled}
 	case v.possible != nil && v.possible.effectiveUser() == user:
@@ -98,18 +97,6 @@ func (m *Matcher) confirmStamp(p *pendingChange, v verdict, settled bool) verdic
 	return verdict{by: stampedRequest(&p.Change), final: true, stamp: true}
 }
 
-// earliestOf returns the first request of a user among claims that include one.
-func earliestOf(all []claim, user string) *Request {
-	var own []claim
-	for _, c := range all {
-		if c.effectiveUser() == user {
-			own = append(own, c)
-		}
-	}
-	return earliestClaim(own).Request
-}
-
-// stampedRequest returns what a stamp shows of a request.
 func stampedRequest(c *Change) *Request {
 	r := &Request{Event: audit.Event{User: c.Stamp.User, Verb: "update", Received: audit.Time(c.Observed.UnixNano())}}
 	if c.Type == event.Added {

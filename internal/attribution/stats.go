@@ -2,7 +2,8 @@ package attribution
 
 import (
 	"fmt"
-	"sync/atomic"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -25,73 +26,45 @@ type Stats struct {
 	LagCondition condition.Status  // whether they arrive in time
 }
 
-// counters are updated by the intakes and by Run.
-type counters struct {
-	events, kept, late, lost   atomic.Uint64
-	attributed, stamped        atomic.Uint64
-	unresolved                 map[Reason]*atomic.Uint64 // has all reasons; the map itself does not change
-	pendingBytes, pendingCount atomic.Int64
-	lastEvent                  atomic.Int64 // Unix nanoseconds; 0: none yet
-	lag                        atomic.Int64 // nanoseconds
-}
-
-func newCounters() *counters {
-	c := &counters{unresolved: map[Reason]*atomic.Uint64{}}
-	for _, r := range Reasons() {
-		c.unresolved[r] = &atomic.Uint64{}
-	}
-	return c
-}
-
-func (c *counters) countEvents(n int, now time.Time) {
-	c.events.Add(uint64(n))
-	if n > 0 {
-		c.lastEvent.Store(now.UnixNano())
-	}
-}
-
-// recordRound records what is waiting after a round of resolving.
-func (c *counters) recordRound(f *findings) {
-	c.lost.Add(f.evicted)
-	c.pendingBytes.Store(int64(f.bytes))
-	c.pendingCount.Store(int64(f.waiting))
-	c.lag.Store(int64(f.lag))
-}
-
-func (c *counters) countResolved(resolved []Resolution) {
+func (s *Stats) countResolved(resolved []Resolution) {
 	for i := range resolved {
-		r := &resolved[i]
-		if r.By == nil {
-			c.unresolved[r.Reason].Add(1)
-			continue
-		}
-		if c.attributed.Add(1); r.ByStamp {
-			c.stamped.Add(1)
+		switch r := &resolved[i]; {
+		case r.By == nil:
+			s.Unresolved[r.Reason]++
+		case r.ByStamp:
+			s.Stamped++
+			fallthrough
+		default:
+			s.Attributed++
 		}
 	}
 }
 
-// lastEventTime returns when the newest audit event arrived; zero before the first.
-func (c *counters) lastEventTime() time.Time {
-	if n := c.lastEvent.Load(); n > 0 {
-		return time.Unix(0, n)
-	}
-	return time.Time{}
+// statsBoard holds the facts that the intakes and Run publish, but for the conditions. Its lock is never held across a wait.
+type statsBoard struct {
+	mu    sync.Mutex
+	stats Stats
+}
+
+func (b *statsBoard) update(change func(*Stats)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(&b.stats)
+}
+
+// lastEvent returns when the newest audit event arrived; zero before the first.
+func (b *statsBoard) lastEvent() (at time.Time) {
+	b.update(func(s *Stats) { at = s.LastEvent })
+	return at
 }
 
 // Stats returns the current facts. It never waits.
-func (a *Attributor) Stats() Stats {
-	c := a.counters
-	s := Stats{
-		Events: c.events.Load(), Kept: c.kept.Load(), Late: c.late.Load(), Lost: c.lost.Load(), Attributed: c.attributed.Load(),
-		Stamped:    c.stamped.Load(),
-		Unresolved: map[Reason]uint64{}, Pending: c.pendingCount.Load(), PendingBytes: c.pendingBytes.Load(),
-		LastEvent: c.lastEventTime(), Lag: time.Duration(c.lag.Load()),
-		Condition: a.condition.Status(), LagCondition: a.lagging.Status(),
-	}
-	for reason, n := range c.unresolved {
-		s.Unresolved[reason] = n.Load()
-	}
+func (a *Attributor) Stats() (s Stats) {
+	a.facts.update(func(now *Stats) {
+		s = *now
+		s.Unresolved = maps.Clone(now.Unresolved)
+	})
+	s.Condition, s.LagCondition = a.condition.Status(), a.lagging.Status()
 	return s
 }
 
@@ -111,14 +84,13 @@ func (a *Attributor) updateLagCondition(lag time.Duration) {
 	})
 }
 
-// updateCondition sets whether audit events arrive.
-func (a *Attributor) updateCondition() {
-	if a.shared.countUnnamed() == 0 {
+func (a *Attributor) updateCondition(unnamed int) {
+	if unnamed == 0 {
 		a.condition.Clear()
 		return
 	}
 	since := "the start"
-	if last := a.counters.lastEventTime(); !last.IsZero() {
+	if last := a.facts.lastEvent(); !last.IsZero() {
 		since = formatTime(last)
 	}
 	a.condition.Update(condition.Problem{Code: condition.AuditSilent, Cause: "no audit event came since " + since + ", but changes did"})

@@ -171,7 +171,6 @@ func unpack(b []byte) ([]byte, error) {
 	return all, err
 }
 
-// unwrapping collects the events of one record.
 type unwrapping struct {
 	events    []Event
 	malformed int

@@ -29,7 +29,6 @@ type requestOptions struct {
 	noted     string // by the admission policy, whether it is a dry run: "true" or "false"; "" if it did not match
 }
 
-// outcome returns the outcome of a request that was answered with success.
 func (o *requestOptions) outcome(verb, subresource string) Outcome {
 	deletes := verb == "delete" || verb == "deletecollection"
 	switch {

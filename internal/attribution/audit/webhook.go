@@ -156,9 +156,8 @@ func (w *Webhook) handleBatch(response http.ResponseWriter, request *http.Reques
 	_ = connection.SetReadDeadline(time.Now().Add(bodyTimeout)) // supported by net/http servers
 	b.body.Grow(int(max(0, request.ContentLength)) + bytes.MinRead)
 	_, err := b.body.ReadFrom(http.MaxBytesReader(response, request.Body, maxBody))
-	var large *http.MaxBytesError
 	switch {
-	case errors.As(err, &large):
+	case errors.As(err, new(*http.MaxBytesError)):
 		w.rejectBatch(response, request, fmt.Errorf(
 			"the body has more than %d bytes: send smaller batches, see --audit-webhook-batch-max-size", maxBody),
 			http.StatusRequestEntityTooLarge)
@@ -517,7 +516,6 @@ func (r *byteSemaphore) acquire(ctx context.Context, n int64) bool {
 	}
 }
 
-// release returns n acquired bytes.
 func (r *byteSemaphore) release(n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

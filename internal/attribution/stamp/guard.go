@@ -71,7 +71,6 @@ type Guard struct {
 	brokenAt  time.Time // since when the policy proves nothing, having proved something before
 }
 
-// guardState is kept over restarts.
 type guardState struct {
 	Identity string `json:"identity"`        // of policy and binding
 	Since    string `json:"since,omitempty"` // version after which they are in force; "": not yet
@@ -158,7 +157,6 @@ func (g *Guard) check(ctx context.Context) error {
 	return g.applyObservation(ctx, o, now)
 }
 
-// observe asks the API server.
 func (g *Guard) observe(ctx context.Context, now time.Time) (observation, error) {
 	if now.Sub(g.lastSlow) >= checkEvery {
 		if err := g.observeSlow(ctx); err != nil {

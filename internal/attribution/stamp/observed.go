@@ -140,7 +140,6 @@ type observation struct {
 	writtenAt time.Time // when the newer one was last written, by the clock of an API server; zero: unknown
 }
 
-// listed is a list of at most one object.
 type listed struct {
 	Metadata struct{ ResourceVersion string }
 	Items    []struct {
@@ -167,7 +166,10 @@ func observe(policyList, bindingList []byte) (observation, error) {
 	if err != nil {
 		return observation{}, fmt.Errorf("list %s: %w", bindings, err)
 	}
-	o := observation{version: olderVersion(p.Metadata.ResourceVersion, b.Metadata.ResourceVersion)}
+	o := observation{version: p.Metadata.ResourceVersion}
+	if isNewer(o.version, b.Metadata.ResourceVersion) {
+		o.version = b.Metadata.ResourceVersion
+	}
 	switch {
 	case len(p.Items) == 0:
 		o.problem = "the MutatingAdmissionPolicy " + PolicyName + " does not exist"

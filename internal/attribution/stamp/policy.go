@@ -12,7 +12,6 @@ import (
 // PolicyName is the name of the MutatingAdmissionPolicy and of its binding.
 const PolicyName = "kubecdc-stamp"
 
-// namedExpression is a CEL expression of the policy.
 type namedExpression struct {
 	Name       string `json:"name"`
 	Expression string `json:"expression"`
@@ -136,7 +135,6 @@ func writeExpressions(b *strings.Builder, member string, all []namedExpression) 
 	}
 }
 
-// indent indents the lines of a YAML block.
 func indent(text string, by int) string {
 	var b strings.Builder
 	for line := range strings.Lines(text + "\n") {
@@ -198,26 +196,8 @@ func (p *Proof) Judge(resource event.Resource, version string) Verdict {
 }
 
 func covers(rules []resourceRule, resource event.Resource) bool {
-	if WhyUnstamped(resource) != "" {
-		return false
-	}
-	for _, r := range rules {
-		if r.coversAll(resource) {
-			return true
-		}
-	}
-	return false
+	return WhyUnstamped(resource) == "" && slices.ContainsFunc(rules, func(r resourceRule) bool { return r.coversAll(resource) })
 }
 
 // isNewer reports whether a is newer than b. Versions of the lists that a proof consists of are ordered.
-func isNewer(a, b string) bool {
-	order, _ := resourceversion.Compare(a, b)
-	return order > 0
-}
-
-func olderVersion(a, b string) string {
-	if isNewer(a, b) {
-		return b
-	}
-	return a
-}
+func isNewer(a, b string) bool { return resourceversion.Order(a, b) > 0 }

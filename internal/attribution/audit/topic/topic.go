@@ -1,6 +1,7 @@
 package topic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,6 @@ type Topic struct {
 	problems map[string]error // of what cannot be read, by its name
 }
 
-// partitionTask is the goroutine that reads a partition.
 type partitionTask struct {
 	stop context.CancelFunc
 	done chan struct{}
@@ -262,12 +262,7 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	if c.ClientID == "" {
-		c.ClientID = defaultClientID
-	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = defaultRequestTimeout
-	}
+	c.ClientID, c.RequestTimeout = cmp.Or(c.ClientID, defaultClientID), cmp.Or(c.RequestTimeout, defaultRequestTimeout)
 	return c
 }
 
@@ -312,7 +307,6 @@ func (p *partition) loadPosition() (string, error) {
 	return stored, err
 }
 
-// scanRecord adds the events of a record to what was read.
 func (p *partition) scanRecord(r follow.Record) error {
 	if len(r.Value) == 0 {
 		return nil
@@ -367,11 +361,10 @@ type storeError struct{ error }
 func pollUntilDone(ctx context.Context, every time.Duration, read func(context.Context) error, report func(error)) error {
 	for {
 		err := read(ctx)
-		var stored *storeError
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case errors.As(err, &stored):
+		}
+		if stored, found := errors.AsType[*storeError](err); found {
 			return stored.error
 		}
 		report(err)
