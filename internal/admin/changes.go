@@ -110,7 +110,6 @@ func (v *viewer) addEvent(name string, data []byte) {
 	v.buf.WriteByte('\n')
 }
 
-// flush sends what was added.
 func (v *viewer) flush() error {
 	if v.buf.Len() == 0 {
 		return nil

@@ -55,7 +55,12 @@ const (
 func (s Snapshot) counterValues() map[string]uint64 {
 	all := map[string]uint64{countJournaled: s.Journal.Newest, countEvents: 0, countChanges: 0}
 	for _, r := range s.Resources {
-		made := changesEmitted(r)
+		made := uint64(0)
+		for kind, of := range r.Changes {
+			if kind != event.Snapshot { // that something exists is no change
+				made += of
+			}
+		}
 		all[countResource+r.Scope] = made
 		all[countChanges] += made
 		all[countEvents] += r.Events
@@ -64,16 +69,6 @@ func (s Snapshot) counterValues() map[string]uint64 {
 		all[countSink+k.Name] = k.Delivered
 	}
 	return all
-}
-
-// changesEmitted counts the changes of a resource. That something exists is none.
-func changesEmitted(r source.Status) (n uint64) {
-	for kind, of := range r.Changes {
-		if kind != event.Snapshot {
-			n += of
-		}
-	}
-	return n
 }
 
 // nextFrame is the frame of a snapshot that was taken after f, which may be nil.
@@ -102,7 +97,6 @@ func (s *Server) currentFrame() *frame {
 	return s.sampleFrame()
 }
 
-// sampleFrame takes a new frame.
 func (s *Server) sampleFrame() *frame {
 	next := s.latest.Load().nextFrame(s.options.Snapshot(), time.Now())
 	s.latest.Store(next)

@@ -159,7 +159,6 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// valueType returns the type of a family.
 func valueType(name string) prometheus.ValueType {
 	if strings.HasSuffix(name, "_total") {
 		return prometheus.CounterValue

@@ -21,11 +21,9 @@ import (
 var static embed.FS
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"size": FormatBytes, "ago": formatAge, "since": formatSince, "rate": FormatRate, "span": formatSeconds, "sparkline": newSparkline, "number": formatNumber, "share": shareOf, "plural": formatCount,
+	"size": FormatBytes, "ago": formatAge, "since": formatSince, "rate": FormatRate, "span": formatSeconds, "sparkline": newSparkline, "number": formatNumber, "plural": formatCount,
+	"share": func(part, bound int64) float64 { return float64(min(part, bound)) / float64(max(bound, 1)) }, // from 0 to 1
 }).ParseFS(static, "page.html"))
-
-// shareOf returns a part of a bound, from 0 to 1.
-func shareOf(part, bound int64) float64 { return float64(min(part, bound)) / float64(max(bound, 1)) }
 
 // contentSecurityPolicy lets the page load its own two files and nothing else.
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
@@ -51,10 +49,8 @@ const (
 	viewSink     = "sink"
 )
 
-// pageKey identifies one page.
 type pageKey struct{ view, name string }
 
-// pageData is what the templates show.
 type pageData struct {
 	*Overview
 	View, Name   string
@@ -69,7 +65,6 @@ type pageData struct {
 	LettersError string
 }
 
-// rows are resources in a table.
 type rows struct {
 	Now       time.Time
 	Resources []ResourceView
@@ -185,7 +180,6 @@ func (s *Server) renderStatus(f *frame, p pageKey) ([]byte, error) {
 	return b, err
 }
 
-// handlePage answers with one view of the status page.
 func (s *Server) handlePage(view string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		of := pageKey{view: view}
@@ -218,7 +212,6 @@ func (s *Server) handleOverview(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// handleFile answers with an embedded file.
 func (s *Server) handleFile(name, contentType string) http.HandlerFunc {
 	b, err := static.ReadFile(name)
 	if err != nil {

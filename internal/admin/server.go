@@ -53,14 +53,6 @@ var memoryInUse = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^
 // refuses both. go_memstats_heap_alloc_bytes has the same value.
 const clashing = "go_memstats_alloc_bytes"
 
-// withoutClash leaves out the family that OpenMetrics cannot name.
-func withoutClash(all prometheus.Gatherer) prometheus.Gatherer {
-	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		families, err := all.Gather()
-		return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == clashing }), err
-	})
-}
-
 // Server serves /metrics, /livez, /readyz, the status page at / and what that streams. Its methods may be called
 // concurrently.
 type Server struct {
@@ -89,14 +81,22 @@ func New(options Options) *Server {
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(memoryInUse)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		build, s.publish, s.delivery, &collector{snapshot: options.Snapshot},
 	)
-	s.registry = withoutClash(registry)
+	s.registry = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := registry.Gather()
+		return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == clashing }), err
+	})
 	mux := http.NewServeMux()
 	metrics := promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{
 		ErrorLog: s.errorLog(), ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,
 	})
 	c := &crowd{places: map[string]*sharedPlace{"": {building: make(chan struct{}, 1)}}}
 	mux.HandleFunc("GET /metrics", c.share(metricsKey, metrics.ServeHTTP))
-	mux.HandleFunc("GET /livez", s.handleLive)
+	// 200 while the process runs. Faults of the environment belong to readiness: a restart would not help.
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		setHeaders(w, "text/plain; charset=utf-8")
+		fmt.Fprintln(w, "ok")
+	})
+	readyKey := func(r *http.Request) string { return fmt.Sprint("ready ", r.URL.Query().Has("verbose")) }
 	mux.HandleFunc("GET /readyz", c.share(readyKey, s.handleReady))
 	mux.HandleFunc("GET /{$}", c.share(pathKey, s.handlePage(viewOverview)))
 	mux.HandleFunc("GET /resource", c.share(nameKey, s.handlePage(viewResource)))
@@ -169,12 +169,6 @@ func (s *Server) Run(ctx context.Context) error {
 
 // PortStatus returns whether the port is flooded.
 func (s *Server) PortStatus() condition.Status { return s.port.Status() }
-
-// handleLive answers 200 while the process runs. Faults of the environment belong to readiness: a restart would not help.
-func (s *Server) handleLive(w http.ResponseWriter, _ *http.Request) {
-	setHeaders(w, "text/plain; charset=utf-8")
-	fmt.Fprintln(w, "ok")
-}
 
 // handleReady answers 200 when every check is well and else 503 with the checks that are not, one a line as the API server's
 // own /readyz writes them. A degraded check, which does not fail readiness, has a line in either case. ?verbose also shows
@@ -368,10 +362,3 @@ func metricsKey(r *http.Request) string {
 func pathKey(r *http.Request) string { return r.URL.Path }
 
 func nameKey(r *http.Request) string { return r.URL.Path + " " + r.URL.Query().Get("name") }
-
-func readyKey(r *http.Request) string {
-	if r.URL.Query().Has("verbose") {
-		return "ready verbose"
-	}
-	return "ready"
-}

@@ -50,7 +50,6 @@ const (
 	defaultSince = "1h"
 )
 
-// timelinePage is what its template shows.
 type timelinePage struct {
 	Version string
 	Question

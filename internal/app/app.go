@@ -161,7 +161,6 @@ func (a *app) stopProcessTasks() {
 	_ = os.Remove(TimelineFile(a.activeConfig())) // there may be none
 }
 
-// closeProcess releases everything that openProcess opened.
 func (a *app) closeProcess() error {
 	a.reloader.condition.Close()
 	a.tokens.Close()
@@ -287,7 +286,6 @@ func (f *failure) reportError(err error) {
 	})
 }
 
-// firstError returns the recorded error; nil if there is none yet.
 func (f *failure) firstError() error {
 	select {
 	case <-f.occurred:

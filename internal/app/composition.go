@@ -136,7 +136,6 @@ func (c *composition) openParts(ctx context.Context, kept *memory, failed func(e
 	return c.openSourceAndSinks(ctx)
 }
 
-// openSourceAndSinks makes the parts that read from the journal and write to it.
 func (c *composition) openSourceAndSinks(ctx context.Context) (err error) {
 	if err := c.signals.followRenames(ctx, c.cfg.Sinks); err != nil {
 		return err
@@ -308,7 +307,6 @@ func (c *composition) closeParts() (err error) {
 	return err
 }
 
-// newSource makes the source, which reads from the API server and writes to the journal.
 func (c *composition) newSource() (*source.Source, error) {
 	lost, err := c.journal.ResetReason() // why the journal lacks known objects and positions, for gap records that are still to be emitted
 	if recovery, pending := c.journal.PendingRecovery(); pending {

@@ -32,7 +32,6 @@ type openAPIDocument struct {
 	failure error // if it could not be read
 }
 
-// definition is how a type is defined.
 type definition struct {
 	identity string        // changes with every edit
 	schema   *shape.Schema // nil if the API server has none

@@ -73,7 +73,6 @@ func (g *sourceGuard) pausedProblem(rule int) condition.Problem {
 	return p
 }
 
-// statuses returns the conditions of the rules that have a name.
 func (g *sourceGuard) statuses() (all []condition.Status) {
 	for _, r := range g.rules {
 		if r.subject.Rule != "" {
@@ -104,7 +103,6 @@ type protection struct {
 	types []source.GuardedType
 }
 
-// protectedRule is a rule with redactPaths.
 type protectedRule struct {
 	index     int
 	policy    shape.Policy
@@ -116,7 +114,6 @@ type protectedRule struct {
 	changed chan struct{} // closed, and replaced, when reason changes
 }
 
-// protectedType is a type of a rule.
 type protectedType struct {
 	reading chan struct{} // full while the definition is read: what is known is never replaced by something older
 
@@ -223,7 +220,6 @@ func (p *protection) findType(r *protectedRule, resource event.Resource) (t *pro
 	return t, t.identity
 }
 
-// unreadReason describes a definition that could not be read.
 func unreadReason(r event.Resource, err error) string {
 	text := fmt.Sprintf("redaction.strict: the definition of %s cannot be read: %s", r, apiserver.Reason(err))
 	if apiserver.Classify(err) == apiserver.Forbidden {

@@ -100,7 +100,6 @@ func surpasses(reached []string, offer string) bool {
 	return len(reached) > len(names) && !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(reached, name) })
 }
 
-// holderWatch observes the holder of a Lease from a standby.
 type holderWatch struct {
 	stranger string    // the holder, if the state has another owner
 	since    time.Time // of that

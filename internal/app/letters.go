@@ -95,7 +95,6 @@ func refusalOfLetters(j *journal.Journal, r signals.Request, names []string) str
 	return ""
 }
 
-// describeNotConfigured describes that a sink is not among those that are.
 func describeNotConfigured(sink string, names []string) string {
 	return fmt.Sprintf("no sink %q is configured; there are: %s", sink, strings.Join(names, ", "))
 }

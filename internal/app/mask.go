@@ -51,7 +51,6 @@ func (m mask) replaceSecrets(secrets []string) {
 	}
 }
 
-// secretPattern returns a pattern that matches any of secrets; nil for none.
 func secretPattern(secrets []string) *regexp.Regexp {
 	var all []string
 	for _, secret := range secrets {
@@ -223,7 +222,6 @@ func RedactHistory(cfg *config.Config, in history.Config) (rows int64, err error
 	return history.Redact(in, func(c *event.Change) bool { return redactChange(shaper, c) })
 }
 
-// noBodies stores no states of objects.
 type noBodies struct{}
 
 func (noBodies) Body(string, string) (event.Body, bool, error) { return event.Body{}, false, nil }

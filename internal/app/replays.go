@@ -66,7 +66,6 @@ func describeReplay(r journal.Replay) string {
 	return fmt.Sprintf("changes since %s follow, up to offset %d, between live changes", r.Since.Format(time.RFC3339), r.Last)
 }
 
-// refusalOfReplay returns why a request is refused; "" if it is not.
 func (s *requestedReplays) refusalOfReplay(ctx context.Context, r signals.Request) (string, error) {
 	if refusal := s.refusalOf(r, false, s.sinks); refusal != "" {
 		return refusal, nil

@@ -71,7 +71,6 @@ func setRoutedTopics(cfg *config.Config) {
 	}
 }
 
-// topicsBySink returns the topics by sink, and parses their templates.
 func (r *routing) topicsBySink(targets []config.Target) (map[string]string, error) {
 	to := map[string]string{}
 	for _, t := range targets {
@@ -189,7 +188,6 @@ type laneAges struct {
 	complete time.Time // of the newest watermark that every lane has, or a newer one
 }
 
-// observe records a change that a destination has acknowledged.
 func (w *watermarkAges) observe(c *event.Change) {
 	if c.Type != event.Watermark {
 		return

@@ -21,7 +21,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// runner is one configured sink with the pipeline that feeds it.
 type runner struct {
 	*configuredSink
 	deadLetters *deadLetterPublisher // publishes dead letters in addition to the journal; nil for the journal alone
@@ -39,13 +38,13 @@ type runner struct {
 	// recoverLanes calls ready once the pipeline may start, and returns when all lanes are fenced and read back. An error ends
 	// the pipeline.
 	recoverLanes func(ctx context.Context, ready func()) error
-	unfenced     atomic.Bool // the pipeline may not start yet
+	unfenced     atomic.Bool   // the pipeline may not start yet
+	losses       atomic.Uint64 // that the destination reported
+	missing      atomic.Uint64 // changes that are lost and were not in the journal any more, at most
 
 	mu          sync.Mutex
 	pipeline    *delivery.Pipeline
 	drainTarget *uint64 // offset of the drain; nil before it begins
-	rewindCount uint64  // number of losses that the destination reported
-	missing     uint64  // changes that are lost and were not in the journal any more, at most
 
 	deliveryTask *task // nil before startDelivery
 	closing      sync.Once
@@ -205,18 +204,8 @@ func (r *runner) recordMissing(changes uint64, reason string) {
 	if changes == 0 {
 		return
 	}
-	r.mu.Lock()
-	r.missing += changes
-	all := r.missing
-	r.mu.Unlock()
+	all := r.missing.Add(changes)
 	r.lost.Update(condition.Problem{Code: condition.SinkLost, Cause: fmt.Sprintf("up to %d changes are missing: %s", all, reason)})
-}
-
-// missingChanges returns how many changes are missing at the destination at most.
-func (r *runner) missingChanges() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.missing
 }
 
 func (r *runner) currentPipeline() *delivery.Pipeline {
@@ -230,17 +219,10 @@ func (r *runner) replacePipeline(p *delivery.Pipeline) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pipeline = p
-	r.rewindCount++
+	r.losses.Add(1)
 	if r.drainTarget != nil {
 		p.Drain(*r.drainTarget)
 	}
-}
-
-// lossCount returns the number of losses that the destination reported.
-func (r *runner) lossCount() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.rewindCount
 }
 
 // drainUpTo makes a running pipeline end when everything up to an offset is settled. Only the first call has an effect.
@@ -253,7 +235,6 @@ func (r *runner) drainUpTo(upTo uint64) {
 	}
 }
 
-// sinkJournal is the view of one pipeline on the journal.
 type sinkJournal struct {
 	*journal.Journal
 	sink string
@@ -348,7 +329,6 @@ func (r *reloader) reloadFile(ctx context.Context, file string, force bool) {
 	}
 }
 
-// recordApplied records that the current composition is in force.
 func (r *reloader) recordApplied() {
 	cfg := r.current().cfg
 	before := r.activeHash.Swap(&cfg.Hash)
@@ -364,7 +344,6 @@ func configPending(reason string) condition.Problem {
 
 func isPending(now condition.Status) bool { return now.Code == condition.ConfigPending }
 
-// refusalText returns the reason of a refusal on one line.
 func refusalText(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if len(text) > maxRefusalBytes {

@@ -112,10 +112,10 @@ func testLoss(t *testing.T, lost sinks.LostError, want []uint64, missing uint64)
 	if !slices.Equal(sink.got, want) {
 		t.Errorf("the sink got %d, want %d", sink.got, want)
 	}
-	if r.lossCount() != 1 {
-		t.Errorf("%d losses counted", r.lossCount())
+	if r.losses.Load() != 1 {
+		t.Errorf("%d losses counted", r.losses.Load())
 	}
-	if n, code := r.missingChanges(), r.lost.Status().Code; n != missing || (code == condition.SinkLost) != (missing > 0) {
+	if n, code := r.missing.Load(), r.lost.Status().Code; n != missing || (code == condition.SinkLost) != (missing > 0) {
 		t.Errorf("%d changes are missing, with the condition %q; want %d", n, code, missing)
 	}
 	if err := j.Close(); err != nil {

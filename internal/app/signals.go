@@ -75,7 +75,12 @@ func (c *signalControl) load() error {
 	if err := c.registry.Load(stored...); err != nil {
 		return err
 	}
-	c.endInterrupted(time.Now())
+	for _, s := range c.registry.List() { // that an earlier process has not finished
+		if s.State == signals.Active && !s.Kind.GoesOn() && !c.registry.IsExecuting(s.ID) {
+			ended := s.End(signals.Aborted, time.Now(), 0, "the exporter ended meanwhile; what it had done is done")
+			c.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
+		}
+	}
 	c.applyPauses(time.Now())
 	return nil
 }
@@ -114,7 +119,6 @@ func (c *signalControl) followRenames(ctx context.Context, sinks []config.Sink) 
 	return nil
 }
 
-// pauseSwitch returns the switch of a sink or a rule.
 func (c *signalControl) pauseSwitch(of signals.Subject) *delivery.PauseSwitch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,16 +126,6 @@ func (c *signalControl) pauseSwitch(of signals.Subject) *delivery.PauseSwitch {
 		c.switches[of] = delivery.NewPauseSwitch()
 	}
 	return c.switches[of]
-}
-
-// endInterrupted ends the signals that an earlier process has not finished, unless they go on.
-func (c *signalControl) endInterrupted(now time.Time) {
-	for _, s := range c.registry.List() {
-		if s.State == signals.Active && !s.Kind.GoesOn() && !c.registry.IsExecuting(s.ID) {
-			ended := s.End(signals.Aborted, now, 0, "the exporter ended meanwhile; what it had done is done")
-			c.registry.Update(func(b *signals.Book) { b.PutIfActive(ended) })
-		}
-	}
 }
 
 // applyPauses brings the switches into accord with the signals, and ends the pauses that are over.
@@ -183,7 +177,6 @@ func (c *signalControl) run(ctx context.Context, isActive func() bool) error {
 	return nil
 }
 
-// waitingFor returns how many changes a sink has not settled.
 func (c *signalControl) waitingFor(sink string) uint64 {
 	cursor, known, err := c.journal.Cursor(sink)
 	if err != nil || !known {
@@ -288,7 +281,7 @@ func (c *signalControl) refusalOf(r signals.Request, isPaused bool, sinks []conf
 }
 
 // treatDeadLetters retries or discards dead letters. What a signal has done when the process ends is durable, and the rest
-// is still there: endInterrupted then ends it.
+// is still there: load then ends it.
 func (c *signalControl) treatDeadLetters(ctx context.Context, s signals.Signal, r signals.Request) (signals.Signal, error) {
 	if err := c.registry.Commit(ctx, s.ID, func(b *signals.Book) { b.Put(s) }); err != nil {
 		return s, err
@@ -307,7 +300,6 @@ func (c *signalControl) pausedStatus(of signals.Subject) condition.Status {
 	return condition.Status{Component: of.Component()}
 }
 
-// signalHandler executes signals with the current composition.
 type signalHandler struct{ current func() *composition }
 
 // Submit implements [signals.Handler].

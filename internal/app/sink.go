@@ -109,7 +109,6 @@ func refuseRenamed(cfg *config.Config, err error) error {
 	})
 }
 
-// journalDeclaration returns what a configuration requires of the journal.
 func journalDeclaration(cfg *config.Config) (d journal.Declaration) {
 	d.ClusterName, d.Starts, d.Destinations = cfg.Cluster.Name, map[string]journal.Start{}, map[string]string{}
 	for _, s := range cfg.Sinks {
@@ -236,7 +235,6 @@ func publishOne(ctx context.Context, s sinks.Sink, m sinks.Message) error {
 	return err
 }
 
-// configuredSink is a sink made from its configuration.
 type configuredSink struct {
 	sink sinks.Sink
 	name string

@@ -59,7 +59,7 @@ func (c *composition) fillSnapshot(s *admin.Snapshot) {
 		c.source.Conditions(), c.attribution.conditions(), c.guard.statuses(), c.protection.set.Statuses())
 	for i, r := range c.sinks.runners {
 		status := admin.SinkStatus{
-			Name: r.name, Kind: r.kind, Losses: r.lossCount(), Missing: r.missingChanges(), Stats: r.currentPipeline().Stats(),
+			Name: r.name, Kind: r.kind, Losses: r.losses.Load(), Missing: r.missing.Load(), Stats: r.currentPipeline().Stats(),
 			Paused: !r.pause.PausedSince().IsZero(),
 		}
 		if bucket, ok := r.sink.(*nats.Sink); ok {
@@ -150,7 +150,6 @@ type attributionRunner struct {
 	tasks []*task // in the order of their start
 }
 
-// intake is a source of audit events.
 type intake interface {
 	Name() string
 	Run(ctx context.Context) error
@@ -201,8 +200,16 @@ func newAttributionRunner(
 		n.stamps = stamp.NewGuard(stamp.Options{
 			Grace: c.Stamps.Grace, List: client.ListText, ClockSkew: client.ClockSkew, Logger: log,
 			IsNotServed: func(err error) bool { return apiserver.Classify(err) == apiserver.NotServed },
-			Selected:    func() ([]event.Resource, error) { return resourcesOf(j, selected) },
-			Stored:      func() (string, error) { return j.EvidencePosition(stamp.PolicyName) },
+			Selected: func() (all []event.Resource, err error) {
+				names, err := j.Resources()
+				for _, name := range names {
+					if r := event.ParseResourceName(name); selected(r.Group, r.Resource) {
+						all = append(all, r)
+					}
+				}
+				return all, err
+			},
+			Stored: func() (string, error) { return j.EvidencePosition(stamp.PolicyName) },
 			Store: func(ctx context.Context, state string) error {
 				return j.StoreEvidence(ctx, nil, stamp.PolicyName, state)
 			},
@@ -228,16 +235,6 @@ func newAttributionRunner(
 		n.counters = audit.NewCounters(c.CountersEvery, client.Metrics, n.attributor.RecordLoss)
 	}
 	return n, nil
-}
-
-func resourcesOf(j *journal.Journal, selected func(group, resource string) bool) (all []event.Resource, err error) {
-	names, err := j.Resources()
-	for _, name := range names {
-		if r := event.ParseResourceName(name); selected(r.Group, r.Resource) {
-			all = append(all, r)
-		}
-	}
-	return all, err
 }
 
 // startTasks starts the attributor, then the intakes.

@@ -187,7 +187,7 @@ func (m *Matcher) Resolve(now time.Time) {
 		}
 	}
 	m.requests.dropExpired(func(arrived time.Time) bool { return m.waitedSince(arrived, now) > m.limits.Window }, m.changes.isClaimed)
-	m.changes.removeResolved()
+	m.changes.all = slices.DeleteFunc(m.changes.all, func(p *pendingChange) bool { return p.resolved })
 }
 
 // SourceLag returns by how much audit events are late at this time.
@@ -275,8 +275,8 @@ func (m *Matcher) recordDeleteMark(p *pendingChange, by *Request) {
 
 // TakeFindings returns the findings since the last call.
 func (m *Matcher) TakeFindings() Findings {
-	f := Findings{Resolved: m.resolved, Marks: m.newMarks, Bound: m.requests.takeBound(), Drop: append(m.dropped, m.requests.takeDropped()...)}
-	m.resolved, m.newMarks, m.dropped = nil, nil, nil
+	f := Findings{Resolved: m.resolved, Marks: m.newMarks, Bound: m.requests.takeBound(), Drop: append(m.dropped, m.requests.dropped...)}
+	m.resolved, m.newMarks, m.dropped, m.requests.dropped = nil, nil, nil, nil
 	return f
 }
 
@@ -298,7 +298,7 @@ type pendingChange struct {
 }
 
 type changeQueue struct {
-	all    []*pendingChange            // by offset; resolved ones until removeResolved
+	all    []*pendingChange            // by offset; resolved ones until the next Resolve
 	byUID  map[string][]*pendingChange // the unresolved ones of an object, in order of versions
 	byName map[string][]*pendingChange // the same by object name key
 	gone   map[string]bool             // UIDs whose delete is resolved, and an eviction of which waits
@@ -326,7 +326,7 @@ func (q *changeQueue) recordLater(later *pendingChange, binds, evicts bool) {
 	}
 }
 
-// markResolved ends the wait of a change. It stays in all until removeResolved.
+// markResolved ends the wait of a change. It stays in all until the next Resolve.
 func (q *changeQueue) markResolved(p *pendingChange) {
 	p.resolved = true
 	q.bytes -= changeSize
@@ -364,10 +364,6 @@ func (q *changeQueue) isOver(p *pendingChange) bool {
 	}
 	delete(q.gone, p.UID)
 	return true
-}
-
-func (q *changeQueue) removeResolved() {
-	q.all = slices.DeleteFunc(q.all, func(p *pendingChange) bool { return p.resolved })
 }
 
 // precedingMark returns the waiting change that marked the object which p deletes, or ended its grace; nil if there is none.

@@ -217,13 +217,6 @@ func (p *requestPool) closeClaims(uid string) {
 	}
 }
 
-// takeDropped returns the numbers of the requests that were dropped since the last call.
-func (p *requestPool) takeDropped() []uint64 {
-	dropped := p.dropped
-	p.dropped = nil
-	return dropped
-}
-
 // claimKind is the rule by which a request claims a change of an object. docs/audit-trail.md states the rules.
 type claimKind uint8
 

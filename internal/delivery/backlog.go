@@ -22,7 +22,6 @@ type backlog struct {
 	counts changeCounts
 }
 
-// changeCounts counts changes since the backlog was made.
 type changeCounts struct {
 	delivered, deliveredBytes, truncated, notRouted, alreadySettled, deadLetters uint64
 
@@ -231,7 +230,6 @@ func (b *backlog) acknowledgeOldest(l *lane, n int, now time.Time) {
 	b.counts.lastAck = now
 }
 
-// entryAt returns the entry i of l, counted from the oldest.
 func (b *backlog) entryAt(l *lane, i int) entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -285,7 +283,7 @@ func (b *backlog) parkLane(l *lane, n int) {
 		size += int64(tried[i].size)
 	}
 	l.retryUpTo = tried[n-1].offset
-	if !t.window.mayPark(size, others) {
+	if limit := t.window.limit(); size > limit/64 || others+size > limit/4 { // a small part of the window each, a quarter of it in all
 		n = 0
 	}
 	t.become(l, backingOff)
@@ -386,7 +384,6 @@ func (b *backlog) removeIdleLanes() (removed []*lane) {
 	return removed
 }
 
-// hasAdvanced reports whether the cursor has changed since the last snapshot.
 func (b *backlog) hasAdvanced() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -37,7 +37,6 @@ func (d *logDigest) addTruncated(c *event.Change, reason error) {
 	d.current.lastKey, d.current.omitted, d.current.lastReason = c.Key(), c.Omitted, reason.Error()
 }
 
-// addDeadLetter records that a change was permanently rejected.
 func (d *logDigest) addDeadLetter(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

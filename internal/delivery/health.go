@@ -52,7 +52,6 @@ type health struct {
 	faults       map[condition.Code]*laneFault
 }
 
-// attempt is what was tried since the last success.
 type attempt struct {
 	since   time.Time // the start of the first try
 	running time.Time // the start of the one that has no answer yet; zero if there is none
@@ -65,7 +64,6 @@ var causesOfLanes = []condition.Code{
 	condition.SinkTargetMissing, condition.SinkMisconfigured, condition.SinkUnauthorized, condition.LaneUnread,
 }
 
-// begin records the start of a try.
 func (a *attempt) begin(now time.Time) {
 	a.since, a.running = condition.Earlier(a.since, now), now
 }
@@ -108,7 +106,6 @@ func newHealth(name string, log *slog.Logger, canPing bool) *health {
 	}
 }
 
-// close ends the conditions.
 func (h *health) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -215,7 +212,6 @@ func (h *health) recordPing(err error) {
 	h.newest.replace(condition.ProblemOf(err, condition.SinkFailing), time.Now())
 }
 
-// recordStore records the result of storing progress.
 func (h *health) recordStore(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

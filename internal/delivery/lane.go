@@ -116,7 +116,6 @@ func (l *lane) settledUpTo(read uint64) uint64 {
 	}
 }
 
-// status returns the lane as operators see it.
 func (l *lane) status() LaneStatus {
 	s := LaneStatus{Name: string(l.name), Failing: l.membership.failing, Lagging: l.membership.lagging, Queued: l.queue.entryCount()}
 	if p := l.queue.pendingEntries(); len(p) > 0 {
@@ -127,7 +126,6 @@ func (l *lane) status() LaneStatus {
 	return s
 }
 
-// entry is one queued change.
 type entry struct {
 	offset  uint64
 	change  *event.Change   // as it is published
@@ -191,7 +189,6 @@ func (q *entryQueue) pushEntry(e entry) {
 	q.bytes += int64(e.size)
 }
 
-// popEntry removes and returns the oldest entry.
 func (q *entryQueue) popEntry() entry {
 	e := q.entries[q.head]
 	q.entries[q.head] = entry{} // releases the change

@@ -275,20 +275,9 @@ func (w *window) hasSpaceFor(size int, lanesCatchUp bool) bool {
 	return w.used+int64(size) <= w.limit() && live+int64(size) <= limit
 }
 
-// mayPark reports whether a failing lane may keep size bytes for its retry, beside those that other lanes keep: a small
-// part of the window each, and a quarter of it in all.
-func (w *window) mayPark(size, others int64) bool {
-	return size <= w.limit()/64 && others+size <= w.limit()/4
-}
-
 // isRereadBlocked reports whether the catch-up reader has to wait for space.
 func (w *window) isRereadBlocked() bool {
 	return w.catchUp > 0 && (w.catchUp > w.limit()/4 || w.used > w.limit()-w.limit()/4)
-}
-
-// exceedsCatchUp reports whether size more bytes are too many for the lanes that catch up.
-func (w *window) exceedsCatchUp(size int64) bool {
-	return w.catchUp > w.limit()/4 && w.catchUp+size > w.limit()/2
 }
 
 // catchUpShare returns how many bytes of each of so many lanes are loaded before they are published.

@@ -205,7 +205,6 @@ func (p *Pipeline) updateHealth(now time.Time) {
 	p.digest.writeIfDue(now, s.Truncated)
 }
 
-// removeIdleLanes releases the memory of lanes that are idle.
 func (p *Pipeline) removeIdleLanes() {
 	p.workers.policy.removeStale(time.Now())
 	p.resolver.mu.Lock()
@@ -238,7 +237,6 @@ func (p *Pipeline) pingSink(ctx context.Context) {
 	PingRegularly(ctx, ping, p.cfg.Retry, isIdle, p.health.recordPing)
 }
 
-// logStop logs in one line how the pipeline ended.
 func (p *Pipeline) logStop(err error) {
 	s := p.Stats()
 	if err == nil {
@@ -392,7 +390,6 @@ type RetryConfig struct {
 // probeMax returns the longest wait between two attempts at a destination that is away as a whole.
 func (c RetryConfig) probeMax() time.Duration { return max(c.Min, min(c.Max, maxProbeDelay)) }
 
-// withDefaults returns c with every zero field set.
 func (c Config) withDefaults() Config {
 	c.Retry.Min = cmp.Or(c.Retry.Min, 100*time.Millisecond)
 	c.Retry.Max = cmp.Or(c.Retry.Max, max(30*time.Second, c.Retry.Min))

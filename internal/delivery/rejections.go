@@ -57,7 +57,6 @@ func newRejectionPolicy(suspectAfter time.Duration) *rejectionPolicy {
 	return &rejectionPolicy{suspectAfter: suspectAfter, destinations: map[string]destinationAnswers{}}
 }
 
-// recordAcceptance records that a destination accepted a change.
 func (p *rejectionPolicy) recordAcceptance(destination string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +203,6 @@ const suspectedProbe = 500 * time.Millisecond
 // unroutableLane holds the changes that have no lane of the sink. The sink never gets them; all become dead letters.
 const unroutableLane sinks.Lane = ""
 
-// laneResolver finds the lane of a change.
 type laneResolver struct {
 	sinkName string
 	sink     sinks.Sink
@@ -240,7 +238,6 @@ func (r *laneResolver) isOfAnother(only string) bool {
 	return only != "" && only != r.sinkName && only != r.cfg.FormerName
 }
 
-// placement is a change with the lane that it belongs to.
 type placement struct {
 	lane  sinks.Lane
 	entry entry

@@ -165,7 +165,9 @@ func (p *rereadPlan) reloadEntry(name sinks.Lane, e entry) *lane {
 	}
 	l.lagObserved = e.change.ObservedAt
 	size := int64(e.size)
-	if t.window.exceedsCatchUp(size) || !p.needsReload(l) && l.queue.bytes+size > p.catchUpShare() {
+	w := &t.window
+	tooMany := w.catchUp > w.limit()/4 && w.catchUp+size > w.limit()/2 // for the lanes that catch up
+	if tooMany || !p.needsReload(l) && l.queue.bytes+size > p.catchUpShare() {
 		l.lagsFrom, l.pass = e.offset, 0
 		return p.claimReloaded(l)
 	}

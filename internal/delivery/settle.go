@@ -87,7 +87,6 @@ func (s *settler) encodeState(low uint64) []byte {
 	return b
 }
 
-// splitState is the inverse of encodeState.
 func splitState(b []byte) (fingerprint string, answers, state []byte, ok bool) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {
@@ -98,7 +97,6 @@ func splitState(b []byte) (fingerprint string, answers, state []byte, ok bool) {
 	return string(header), answers, b[n:], true
 }
 
-// storeIfAdvanced stores progress if there is any.
 func (s *settler) storeIfAdvanced(ctx context.Context) error {
 	if !s.backlog.hasAdvanced() {
 		return nil

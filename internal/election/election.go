@@ -56,13 +56,15 @@ type Election struct {
 
 // New returns a candidate. It makes no request.
 func New(o Options) (*Election, error) {
-	client, err := newLeaseClient(rest.CopyConfig(o.Client), o.Namespace, o.Name)
+	config := rest.CopyConfig(o.Client)
+	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &coordination.SchemeGroupVersion, codecs
+	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("election: %w", err)
 	}
-	client.requestTimeout = max(time.Second, o.Duration*3/10)
 	return &Election{
-		leases: client, self: holder{identity: o.Identity, instance: uuid.NewString()}, duration: o.Duration,
+		leases: leaseClient{client, o.Namespace, o.Name, max(time.Second, o.Duration*3/10)},
+		self:   holder{identity: o.Identity, instance: uuid.NewString()}, duration: o.Duration,
 		condition: condition.New(o.Log, "replica", condition.Problem{}),
 		retry:     make(chan struct{}, 1), changed: make(chan struct{}),
 	}, nil

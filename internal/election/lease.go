@@ -30,12 +30,6 @@ var codecs = func() runtime.NegotiatedSerializer {
 	return serializer.NewCodecFactory(scheme).WithoutConversion()
 }()
 
-func newLeaseClient(config *rest.Config, namespace, name string) (leaseClient, error) {
-	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &coordination.SchemeGroupVersion, codecs
-	client, err := rest.RESTClientFor(config)
-	return leaseClient{client: client, namespace: namespace, name: name}, err
-}
-
 // getLease reads the Lease. It returns an empty one if the Lease does not exist.
 func (l leaseClient) getLease(ctx context.Context) (*coordination.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.requestTimeout)
@@ -125,7 +119,6 @@ type holder struct {
 	yields   string // what a candidate that accepts has to surpass; "" while the Lease is not yielded
 }
 
-// withHolder returns a copy of the Lease with a new holder, or renewed for the one it has.
 func withHolder(lease *coordination.Lease, by holder, duration time.Duration, now time.Time) *coordination.Lease {
 	lease = lease.DeepCopy()
 	before := holderOf(lease)

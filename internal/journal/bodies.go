@@ -13,7 +13,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
-// bodyKey names a body.
 type bodyKey struct{ resource, key string }
 
 // pendingBody is a body, or its deletion, that was appended and is not committed yet.
@@ -112,10 +111,8 @@ type logExtent struct {
 
 func (e logExtent) sizeBytes() int64 { return int64(e.endBytes - e.startBytes) }
 
-// frameReader reads the frames of a store.
 type frameReader struct{ storeReader }
 
-// loadExtent finds the oldest and the newest frame.
 func (r frameReader) loadExtent() (logExtent, error) {
 	ext := logExtent{oldest: 1}
 	it, err := r.newPrefixIter([]byte{codec.PrefixFrame})

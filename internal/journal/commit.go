@@ -105,7 +105,11 @@ func (c *committer) commitGroup(encoder *codec.FrameEncoder, taken []queuedReque
 	}
 	g.log.sealFrame()
 	g.known.writeResources()
-	_, low := slowestOf(g.sinks.allCursors(), nil) // 0 without a declared sink: nothing is settled then
+	lows, cursors := map[string]uint64{}, g.sinks.allCursors()
+	for name, s := range cursors {
+		lows[name] = s.cursor.Low
+	}
+	_, low := slowestOf(cursors, nil) // 0 without a declared sink: nothing is settled then
 	if err := g.log.trimSettled(low, c.space.changeCapacity(), c.space.isDiskLow()); err != nil {
 		return c.store.checkCorruption("trim", err)
 	}
@@ -116,14 +120,17 @@ func (c *committer) commitGroup(encoder *codec.FrameEncoder, taken []queuedReque
 			return err
 		}
 		// Noted before the group is visible: whatever was visible is missed at the next start if a damaged log lacks it.
-		c.store.ackFile.NoteWrite(c.view.writes+1, codec.EncodeLows(g.sinks.lows()))
+		c.store.ackFile.NoteWrite(c.view.writes+1, codec.EncodeLows(lows))
 	}
 	if written || len(taken) > 0 {
 		c.publishGroup(g, written)
 		c.queue.releaseCommitted(taken)
 		c.changed.notifyAll()
 	}
-	c.space.checkDiskAfter(g.log.extent.endBytes)
+	if end := g.log.extent.endBytes; end-c.space.checkedAt > spaceCheckBytes {
+		c.space.checkedAt = end
+		c.space.checkDisk()
+	}
 	for i, q := range taken {
 		if q.outcome != nil {
 			q.outcome <- refused[i]
@@ -325,11 +332,16 @@ func lastRecovery(fsys vfs.FS, dir string) (*Recovery, error) {
 
 // markBroken makes the next Open move the store in dir aside.
 func markBroken(fsys vfs.FS, dir, reason string) error {
-	f, err := fsys.Create(fsys.PathJoin(dir, brokenMarker), vfs.WriteCategoryUnspecified)
+	return writeMarker(fsys, dir, brokenMarker, reason)
+}
+
+// writeMarker writes a file in a store, whose presence means something.
+func writeMarker(fsys vfs.FS, dir, name, content string) error {
+	f, err := fsys.Create(fsys.PathJoin(dir, name), vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write([]byte(reason))
+	_, err = f.Write([]byte(content))
 	return errors.Join(err, f.Sync(), f.Close(), disk.SyncDir(fsys, dir))
 }
 

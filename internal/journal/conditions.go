@@ -138,7 +138,7 @@ func (j *Journal) Stat() Stat {
 	s := Stat{
 		Oldest: extent.oldest, Newest: extent.newest,
 		RetainedBytes: extent.sizeBytes() + held.totalBytes(), KnownBytes: held.known, BodyBytes: held.bodies, DeadBytes: held.dead,
-		MaxBytes: j.space.maxBytes, DiskBytes: j.space.storeBytes(), PendingBytes: pending, Commits: j.view.commits,
+		MaxBytes: j.space.maxBytes, DiskBytes: j.space.diskBytes.Load(), PendingBytes: pending, Commits: j.view.commits,
 		Blocked: j.space.condition.Status(), DeadLettersFull: j.DeadLetters.condition.Status(),
 	}
 	if failed != nil {

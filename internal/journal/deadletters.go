@@ -64,7 +64,6 @@ func (d *DeadLetters) fullProblem() condition.Problem {
 	return deadLettersFull(d.counts, d.maxBytes)
 }
 
-// updateCondition sets whether the bound is reached.
 func (d *DeadLetters) updateCondition() {
 	d.condition.Update(d.fullProblem(), "bytes", d.totalBytes(), "maxDeadLetters", d.maxBytes)
 }
@@ -102,7 +101,6 @@ func (d *DeadLetters) publishWrite(w *deadLetterWrite) {
 	maps.Copy(d.counts, w.counts)
 }
 
-// deadLetterWrite is what a group does to dead letters.
 type deadLetterWrite struct {
 	letters *DeadLetters
 	batch   *writeBatch
@@ -164,7 +162,6 @@ func (w *deadLetterWrite) storedSize(key []byte) (int64, error) {
 	return int64(len(key) + len(value)), nil
 }
 
-// deadLetterReader reads the dead letters of a store.
 type deadLetterReader struct{ storeReader }
 
 func (r deadLetterReader) countBySink() (map[string]deadLetterCount, error) {

@@ -231,7 +231,11 @@ func (i *Identity) initializeStore() error {
 	if err != nil {
 		return err
 	}
-	fill := recovered != nil && !isSalvaged(s.base, recovered.MovedTo)
+	fill := false
+	if recovered != nil {
+		_, err := s.base.Stat(s.base.PathJoin(recovered.MovedTo, salvagedMarker))
+		fill = err != nil
+	}
 	if fill {
 		carried, err := salvageStore(s.base, recovered.MovedTo, s.dir, s.db)
 		if err != nil {

@@ -139,7 +139,6 @@ func (k *KnownObjects) DropBodies(ctx context.Context, resource string) error {
 	return k.queue.submit(ctx, drop, func() { k.bodies.removeResource(resource) })
 }
 
-// loadFromStore reads what is stored of resources.
 func (k *KnownObjects) loadFromStore() error {
 	resources, err := loadResources(k.store.storeReader)
 	if err != nil {
@@ -197,7 +196,6 @@ func (k *KnownObjects) publishWrite(w *knownWrite) {
 	k.bodies.removeCommitted(w.bodies)
 }
 
-// knownWrite is what a group does to resources.
 type knownWrite struct {
 	known  *KnownObjects
 	batch  *writeBatch

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/journal/codec"
@@ -27,10 +28,9 @@ type Log struct {
 	extent logExtent
 	// trimmed is the offset below which a trim deletes. A batch is visible to readers of the store before it is durable, and
 	// extent follows only after that.
-	trimmed uint64
-	tail    tail
-	// replayed is the offset from which a replay reads on; 0 if there is none.
-	replayed uint64
+	trimmed  uint64
+	tail     tail
+	replayed atomic.Uint64 // offset from which a replay reads on; 0 if there is none
 }
 
 // Oldest returns the offset of the oldest change that can be read; it is Newest()+1 when there is none.
@@ -101,7 +101,6 @@ func (l *Log) currentExtent() logExtent {
 
 func (l *Log) frames() frameReader { return frameReader{l.store.storeReader} }
 
-// loadExtent reads from the store what part of the log exists.
 func (l *Log) loadExtent() error {
 	extent, err := l.frames().loadExtent()
 	l.mu.Lock()
@@ -121,7 +120,6 @@ func (l *Log) publishWrite(w *logWrite) {
 	l.tail.appendFrames(w.frames, l.tailBytes)
 }
 
-// logWrite is what a group does to the log.
 type logWrite struct {
 	log       *Log
 	batch     *writeBatch
@@ -148,7 +146,6 @@ func (w *logWrite) addChange(c *event.Change) (offset uint64) {
 	return offset
 }
 
-// sealFrame stores the open frame.
 func (w *logWrite) sealFrame() {
 	if len(w.openFrame) == 0 {
 		return
@@ -178,7 +175,10 @@ func (w *logWrite) dropAll() {
 // capacity is how many bytes of changes may be stored. The newest frame always stays: it determines the next offset.
 func (w *logWrite) trimSettled(low uint64, capacity int64, diskLow bool) error {
 	if kept := w.log.retention.trimLimit(low, time.Now()); w.extent.sizeBytes() < capacity/2 && !diskLow {
-		low = w.log.replayLimit(kept) // the retention gives way before a bound does
+		low = kept // the retention gives way before a bound does
+		if from := w.log.replayed.Load(); from > 0 {
+			low = min(low, from-1)
+		}
 	}
 	if low < w.extent.oldest || !w.isTrimWorthwhile(low, capacity) {
 		return nil

@@ -221,7 +221,6 @@ func (l *OrphanLedger) allPasses() []OrphanPass {
 	return slices.Collect(maps.Values(l.all))
 }
 
-// loadFromStore reads the passes that are due.
 func (l *OrphanLedger) loadFromStore() error {
 	all := map[string]OrphanPass{}
 	err := l.store.forEachKey(codec.PrefixOrphans, func(key, value []byte) error {

@@ -26,10 +26,8 @@ const (
 	maxLowPriorityBytes = 256 << 10
 )
 
-// request is something that the committer does as part of a group.
 type request func(g *group) error
 
-// queuedRequest is a request that waits for the committer.
 type queuedRequest struct {
 	request
 	bytes   int64      // counted against Options.PendingBytes
@@ -201,7 +199,6 @@ func (q *queue) groupTarget() int64 {
 	return min(groupTargetBytes, q.maxPending)
 }
 
-// takeGroup removes the requests of the next group.
 func (q *queue) takeGroup() []queuedRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -232,14 +229,12 @@ func dropFirst(requests []queuedRequest, n int) []queuedRequest {
 	return requests[n:]
 }
 
-// releaseCommitted subtracts requests that are committed from the pending bytes.
 func (q *queue) releaseCommitted(taken []queuedRequest) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pending -= sizeOf(taken)
 }
 
-// sizeOf returns how many pending bytes requests are.
 func sizeOf(requests []queuedRequest) (bytes int64) {
 	for _, r := range requests {
 		bytes += r.bytes
@@ -247,7 +242,6 @@ func sizeOf(requests []queuedRequest) (bytes int64) {
 	return bytes
 }
 
-// pendingBytes are the appended bytes that are not committed yet.
 func (q *queue) pendingBytes() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -280,7 +274,6 @@ func (b *broadcast) nextSignal() <-chan struct{} {
 	return b.ch
 }
 
-// notifyAll wakes all that wait.
 func (b *broadcast) notifyAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

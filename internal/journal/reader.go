@@ -28,7 +28,6 @@ func (r storeReader) getValue(key []byte) ([]byte, error) {
 	return value, closer.Close()
 }
 
-// newPrefixIter iterates over the keys that start with prefix.
 func (r storeReader) newPrefixIter(prefix []byte) (*pebble.Iterator, error) {
 	return r.from.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: codec.KeyAfterPrefix(prefix)})
 }

@@ -226,7 +226,7 @@ func (l *ReplayLedger) update(change func()) {
 			from = r.Next
 		}
 	}
-	l.log.keepFrom(from)
+	l.log.replayed.Store(from)
 }
 
 func (l *ReplayLedger) loadFromStore() error {
@@ -245,23 +245,6 @@ func (l *ReplayLedger) loadFromStore() error {
 
 // forget drops from memory what a seed has dropped.
 func (l *ReplayLedger) forget() { l.update(func() { clear(l.all) }) }
-
-// keepFrom sets the offset from which a replay reads on; 0 if there is none.
-func (l *Log) keepFrom(offset uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.replayed = offset
-}
-
-// replayLimit returns up to where nothing is read again.
-func (l *Log) replayLimit(low uint64) uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.replayed == 0 {
-		return low
-	}
-	return min(low, l.replayed-1)
-}
 
 // OldestRecord returns the oldest change that can be read, without its bodies; false if there is none.
 func (l *Log) OldestRecord(ctx context.Context) (record event.Record, exists bool, err error) {
@@ -328,7 +311,6 @@ func (w *knownWrite) requestSnapshots(requestOf func(scope string) (event.Snapsh
 	return scopes
 }
 
-// removeRequests removes the requests for which remove is true.
 func (w *knownWrite) removeRequests(remove func(event.SnapshotRequest) bool) {
 	for name, r := range w.allResources() {
 		for i, s := range r.Scopes {

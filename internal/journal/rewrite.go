@@ -256,7 +256,6 @@ func evidenceSize(evidence []event.Evidence) (size int64) {
 	return size
 }
 
-// dropEvidence deletes all evidence and positions of sources, if there are any.
 func (g *group) dropEvidence() error {
 	for _, first := range []byte{codec.PrefixEvidence, codec.PrefixEvidencePosition} {
 		it, err := g.log.log.store.newPrefixIter([]byte{first})

@@ -52,7 +52,6 @@ func (j *Journal) Seed(ctx context.Context, s Seed) error {
 	return j.queue.submit(ctx, func(g *group) error { return g.completeSeed(s) }, nil)
 }
 
-// retriedChange is the change of a retried dead letter.
 type retriedChange struct {
 	sink   string
 	offset uint64
@@ -189,7 +188,6 @@ func (g *group) completeSeed(s Seed) error {
 	return g.seedMembers(s)
 }
 
-// dropPartialSeed drops what an incomplete seed has left behind.
 func dropPartialSeed(s *store) error {
 	if value, err := s.getValue(codec.KeySeeding); err != nil || value == nil {
 		return err

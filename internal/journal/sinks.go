@@ -36,7 +36,6 @@ type SinkLedger struct {
 	former map[string]event.FormerSink // that were declared, by name
 }
 
-// sinkCursor is the cursor of a declared sink.
 type sinkCursor struct {
 	cursor event.Cursor
 	stored bool // false while the sink has settled nothing: its cursor is then zero
@@ -93,7 +92,6 @@ func (l *SinkLedger) declaredNames() []string {
 	return slices.Collect(maps.Keys(l.sinks))
 }
 
-// loadFromStore reads the sinks of the last declaration, with their cursors.
 func (l *SinkLedger) loadFromStore() error {
 	cursors, err := loadCursors(l.store.storeReader, l.log.Newest())
 	if err != nil {
@@ -175,7 +173,6 @@ func (e edits[V]) find(name string, committed map[string]V) (v V, found bool) {
 	return v, found
 }
 
-// sinkWrite is what a group does to cursors.
 type sinkWrite struct {
 	ledger *SinkLedger
 	batch  *writeBatch
@@ -200,15 +197,6 @@ func (w *sinkWrite) allCursors() map[string]sinkCursor {
 	all := maps.Clone(w.ledger.sinks)
 	w.ledger.mu.Unlock()
 	w.edited.apply(all)
-	return all
-}
-
-// lows returns up to where each declared sink will have settled everything.
-func (w *sinkWrite) lows() map[string]uint64 {
-	all := map[string]uint64{}
-	for name, s := range w.allCursors() {
-		all[name] = s.cursor.Low
-	}
 	return all
 }
 
@@ -339,7 +327,6 @@ type Members struct {
 	Former []event.FormerSink // as well
 }
 
-// members returns the committed members. The caller must not modify them.
 func (l *SinkLedger) members() (m Members) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -473,7 +460,6 @@ func (g *group) renameSinks(d Declaration) error {
 	return nil
 }
 
-// renameRequests changes the sink of all its requests.
 func (g *group) renameRequests(before, name string) {
 	for resource, r := range g.known.allResources() {
 		for i, s := range r.Scopes {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -72,7 +73,6 @@ func lockStore(opts Options) (*store, error) {
 	return s, nil
 }
 
-// storePath is the directory of the database.
 func (s *store) storePath() string { return s.fs.PathJoin(s.dir, storeName) }
 
 // openOrRecover opens the database, after moving a broken one aside (I7), and calls load, which reads it into memory.
@@ -370,7 +370,6 @@ func (l *storeLogger) stopGoroutine(err *pebbleFailure) {
 	select {}
 }
 
-// pebbleFailure is a failure after which Pebble cannot continue.
 type pebbleFailure struct {
 	msg   string
 	cause error
@@ -464,12 +463,11 @@ type spaceGuard struct {
 	reclaimedBytes uint64 // of the upkeep's goroutine: stored bytes ever trimmed and given back to the disk
 
 	mu        sync.Mutex
-	missing   uint64      // of the reserve on the disk
-	measured  storedSizes // without dead letters
-	diskBytes int64       // of the whole store
+	missing   atomic.Uint64 // of the reserve on the disk; written with mu held
+	measured  storedSizes   // without dead letters
+	diskBytes atomic.Int64  // of the whole store, as measured last
 }
 
-// currentSizes are the stored bytes of now.
 func (g *spaceGuard) currentSizes() storedSizes {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -478,31 +476,13 @@ func (g *spaceGuard) currentSizes() storedSizes {
 	return s
 }
 
-// storeBytes are the bytes of the whole store on disk, as measured last.
-func (g *spaceGuard) storeBytes() int64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.diskBytes
-}
-
 // changeCapacity is how many bytes of changes may be retained.
 func (g *spaceGuard) changeCapacity() int64 {
 	return max(g.maxBytes-g.currentSizes().totalBytes(), g.maxBytes/minChangeShare)
 }
 
 // isDiskLow reports whether the disk has less than the reserve left.
-func (g *spaceGuard) isDiskLow() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.missing > 0
-}
-
-// wouldSuffice reports whether so many bytes, freed, would restore the reserve.
-func (g *spaceGuard) wouldSuffice(bytes int64) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return uint64(bytes) >= g.missing
-}
+func (g *spaceGuard) isDiskLow() bool { return g.missing.Load() > 0 }
 
 // hasSpace reports whether one more observation may be appended.
 func (g *spaceGuard) hasSpace() bool {
@@ -543,7 +523,7 @@ func (g *spaceGuard) blockingProblem() condition.Problem {
 	case g.isDiskLow():
 		p.Code = condition.JournalDiskLow
 		p.Cause = "the journal's disk has no more left than journal.reserve, which something else than the changes in the journal takes"
-		if extent := g.log.currentExtent(); slowest != "" && low < extent.newest && g.wouldSuffice(extent.sizeBytes()) {
+		if extent := g.log.currentExtent(); slowest != "" && low < extent.newest && uint64(extent.sizeBytes()) >= g.missing.Load() { // these bytes, freed, would restore the reserve
 			p.Cause = fmt.Sprintf("the journal's disk has no more left than journal.reserve, and sink %q is the furthest behind", slowest)
 		} else {
 			p.Remedy = "free space or enlarge the volume"
@@ -556,7 +536,6 @@ func (g *spaceGuard) blockingProblem() condition.Problem {
 	return p
 }
 
-// updateCondition sets whether Append is blocked.
 func (g *spaceGuard) updateCondition() {
 	g.view.RLock()
 	p := g.blockingProblem()
@@ -582,20 +561,11 @@ func (g *spaceGuard) measureSizes() {
 	_, size, err := loadSignals(g.store.storeReader)
 	_ = g.store.checkCorruption("measure", err)
 	s.signals = size
-	disk := int64(g.store.db.Metrics().DiskSpaceUsage())
+	g.diskBytes.Store(int64(g.store.db.Metrics().DiskSpaceUsage()))
 	g.mu.Lock()
-	g.measured, g.diskBytes = s, disk
+	g.measured = s
 	g.mu.Unlock()
 	g.changed.notifyAll()
-}
-
-// checkDiskAfter asks the disk for its free space when enough changes were stored since the last time; endBytes are the
-// stored bytes of all changes ever written. Of the committer's goroutine.
-func (g *spaceGuard) checkDiskAfter(endBytes uint64) {
-	if endBytes-g.checkedAt > spaceCheckBytes {
-		g.checkedAt = endBytes
-		g.checkDisk()
-	}
 }
 
 // checkDisk asks the disk whether the reserve is still there. A disk that cannot be asked counts as large.
@@ -610,12 +580,12 @@ func (g *spaceGuard) checkDisk() {
 	reserve := min(uint64(g.reserve), max(usage.TotalBytes/maxReservePart, min(minReserve, usage.TotalBytes/2)))
 	g.store.fs.SetCompactionReserve(reserve / 2)
 	g.mu.Lock()
-	before := g.missing
-	if before > 0 {
+	wasLow := g.isDiskLow()
+	if wasLow {
 		reserve += reserve / 4 // hysteresis
 	}
-	g.missing = reserve - min(reserve, usage.AvailBytes)
-	changed := (g.missing > 0) != (before > 0)
+	g.missing.Store(reserve - min(reserve, usage.AvailBytes))
+	changed := g.isDiskLow() != wasLow
 	g.mu.Unlock()
 	if changed {
 		g.changed.notifyAll()

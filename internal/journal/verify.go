@@ -293,7 +293,6 @@ func (s *salvage) forEachFrame(low uint64, f func(first uint64, h codec.FrameHea
 	return it.Error()
 }
 
-// copyChanges copies the changes that were measured.
 func (s *salvage) copyChanges() error {
 	if s.newest < s.first {
 		s.put(codec.KeyEmptied, codec.EncodeNumber(s.newest+s.shift))
@@ -347,7 +346,6 @@ func (s *salvage) copyCursors() {
 	})
 }
 
-// copyLetters copies the dead letters that can be read.
 func (s *salvage) copyLetters() (written error) {
 	_ = s.from.forEachKey([]byte{codec.PrefixDeadLetter}, func(key, value []byte) error {
 		_, offset, err := codec.SplitDeadLetterKey(key)
@@ -400,16 +398,6 @@ func readableLogs(fsys vfs.FS, store string) map[string]int64 {
 	return lengths
 }
 
-// isSalvaged reports whether nothing more is carried over from a store that was moved aside.
-func isSalvaged(fsys vfs.FS, moved string) bool {
-	_, err := fsys.Stat(fsys.PathJoin(moved, salvagedMarker))
-	return err == nil
-}
-
 func markSalvaged(fsys vfs.FS, moved string) error {
-	f, err := fsys.Create(fsys.PathJoin(moved, salvagedMarker), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close(), disk.SyncDir(fsys, moved))
+	return writeMarker(fsys, moved, salvagedMarker, "")
 }

@@ -61,7 +61,6 @@ type address struct {
 	connections [stages]int
 }
 
-// connection is an accepted connection.
 type connection struct {
 	net.Conn
 	port  *Port
@@ -101,7 +100,12 @@ func (p *Port) Status() condition.Status {
 func (p *Port) Serve(ctx context.Context, l net.Listener, server *http.Server) error {
 	server.ReadHeaderTimeout, server.MaxHeaderBytes = headerTimeout, maxHeaderBytes
 	server.BaseContext = func(net.Listener) context.Context { return ctx } // so that streams end with it
-	server.ConnContext = withConnection
+	server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if secured, ok := c.(interface{ NetConn() net.Conn }); ok {
+			c = secured.NetConn()
+		}
+		return context.WithValue(ctx, connectionKey{}, c)
+	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
@@ -123,13 +127,6 @@ func (p *Port) Serve(ctx context.Context, l net.Listener, server *http.Server) e
 }
 
 type connectionKey struct{}
-
-func withConnection(ctx context.Context, c net.Conn) context.Context {
-	if secured, ok := c.(interface{ NetConn() net.Conn }); ok {
-		c = secured.NetConn()
-	}
-	return context.WithValue(ctx, connectionKey{}, c)
-}
 
 // Prove records that the server takes the request with this context.
 func Prove(ctx context.Context) {
@@ -198,7 +195,10 @@ func (c *connection) Close() error {
 // enter takes a connection into a stage, and drops another one if that is full.
 func (p *Port) enter(c *connection, to int32) {
 	if over, held := p.exchange(c, to); over != nil {
-		over.cutOff()
+		if tcp, ok := over.Conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // else the kernel keeps what was not read or sent, and waits for that
+		}
+		_ = over.Conn.Close() // its server finds it closed
 		p.reportFlood(over, held)
 	}
 }
@@ -266,12 +266,4 @@ func (p *Port) reportFlood(dropped *connection, held int) {
 		p.condition.Update(condition.Problem{Code: condition.PortFlooded, Cause: fmt.Sprintf(
 			"more than %d connections %s, %d of them from %s", capacity[at], stageTexts[at], held, dropped.from)})
 	}
-}
-
-// cutOff closes a connection without waiting, and has the kernel forget it. Its server finds it closed.
-func (c *connection) cutOff() {
-	if tcp, ok := c.Conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // else the kernel keeps what was not read or sent
-	}
-	_ = c.Conn.Close()
 }

@@ -134,8 +134,7 @@ func (c *Client) request(ctx context.Context, method, path string, body []byte) 
 	}
 	response, err := c.http.Do(r)
 	if err != nil {
-		var failed *net.OpError
-		if errors.As(err, &failed) {
+		if failed, found := errors.AsType[*net.OpError](err); found {
 			err = failed.Err
 		}
 		return a, &UnansweredError{c.address, err}

@@ -27,7 +27,6 @@ type Registry struct {
 	executing map[string]*execution // by ID of the signal
 }
 
-// execution is a request that is being executed.
 type execution struct {
 	request string        // its fingerprint
 	ended   chan struct{} // closed when signal and err are set

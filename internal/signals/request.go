@@ -164,11 +164,30 @@ var values = map[string]func(r *Request, value json.RawMessage) error{
 	"rule":      func(r *Request, v json.RawMessage) error { return decodeText(v, &r.Rule, isName, aName) },
 	"namespace": func(r *Request, v json.RawMessage) error { return decodeText(v, &r.Namespace, isName, aName) },
 	"target":    func(r *Request, v json.RawMessage) error { return decodeText(v, &r.Target, isID, "the ID of a signal") },
-	"for":       func(r *Request, v json.RawMessage) error { return decodeDuration(v, &r.For) },
-	"from":      func(r *Request, v json.RawMessage) error { return decodeTime(v, &r.From) },
 	"offset":    func(r *Request, v json.RawMessage) error { return decodeOffset(v, &r.Offset) },
-	"all":       func(r *Request, v json.RawMessage) error { return decodeTrue(v, &r.All) },
 	"offsets":   func(r *Request, v json.RawMessage) error { return decodeList(v, &r.Offsets, decodeOffset) },
+	"for": func(r *Request, v json.RawMessage) (err error) {
+		var text string
+		if unmarshal(v, &text) {
+			if r.For, err = time.ParseDuration(text); err == nil && r.For > 0 {
+				return nil
+			}
+		}
+		return errors.New(`a duration above 0, such as "30m"`)
+	},
+	"from": func(r *Request, v json.RawMessage) error {
+		if !unmarshal(v, &r.From) || r.From.IsZero() {
+			return errors.New(`a time such as "2026-11-26T15:04:05Z"`)
+		}
+		r.From = r.From.UTC()
+		return nil
+	},
+	"all": func(r *Request, v json.RawMessage) error {
+		if r.All = string(v) == "true"; !r.All {
+			return errors.New("true, or no such member")
+		}
+		return nil
+	},
 	"select": func(r *Request, v json.RawMessage) error {
 		return decodeList(v, &r.Select, func(v json.RawMessage, to *string) error { return decodeText(v, to, isName, aName) })
 	},
@@ -299,34 +318,9 @@ func decodeText(value json.RawMessage, to *string, valid func(string) bool, expe
 	return nil
 }
 
-func decodeDuration(value json.RawMessage, to *time.Duration) (err error) {
-	var text string
-	if unmarshal(value, &text) {
-		if *to, err = time.ParseDuration(text); err == nil && *to > 0 {
-			return nil
-		}
-	}
-	return errors.New(`a duration above 0, such as "30m"`)
-}
-
-func decodeTime(value json.RawMessage, to *time.Time) error {
-	if !unmarshal(value, to) || to.IsZero() {
-		return errors.New(`a time such as "2026-11-26T15:04:05Z"`)
-	}
-	*to = to.UTC()
-	return nil
-}
-
 func decodeOffset(value json.RawMessage, to *uint64) error {
 	if !unmarshal(value, to) || *to == 0 {
 		return errors.New("an offset, a whole number from 1 on")
-	}
-	return nil
-}
-
-func decodeTrue(value json.RawMessage, to *bool) error {
-	if *to = string(value) == "true"; !*to {
-		return errors.New("true, or no such member")
 	}
 	return nil
 }

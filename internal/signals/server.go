@@ -52,7 +52,6 @@ const (
 	stopWithin     = time.Second // bounds how long Serve waits for requests in progress when it stops
 )
 
-// answer is the answer to every request.
 type answer struct {
 	Signals []Signal          `json:"signals"`
 	Letters []json.RawMessage `json:"letters,omitempty"`
@@ -63,12 +62,10 @@ type answer struct {
 
 // answerOf returns the answer with what a handler has returned.
 func answerOf(all []Signal, err error) answer {
-	var inactive *NotActiveError
-	var invalid *InvalidError
 	switch {
-	case errors.As(err, &inactive):
+	case errors.As(err, new(*NotActiveError)):
 		return answer{Error: err.Error(), status: http.StatusServiceUnavailable}
-	case errors.As(err, &invalid):
+	case errors.As(err, new(*InvalidError)):
 		return answer{Error: err.Error(), status: http.StatusBadRequest}
 	case err != nil:
 		return answer{Signals: all, Error: err.Error(), status: http.StatusInternalServerError}
@@ -125,9 +122,8 @@ func submit(h Handler, w http.ResponseWriter, r *http.Request) answer {
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readWithin)) // a recorder in a test has none
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
-	var exceeded *http.MaxBytesError
 	switch {
-	case errors.As(err, &exceeded):
+	case errors.As(err, new(*http.MaxBytesError)):
 		dropBody(w)
 		return tooLarge
 	case err != nil:

@@ -317,7 +317,6 @@ func (p *checkpointer) addResources(b *entryBatch, resources []event.StoredResou
 	}
 }
 
-// removeLanes adds the removal of lanes that no longer exist.
 func (p *checkpointer) removeLanes(b *entryBatch, gone []sinkLane) {
 	for _, lane := range gone {
 		n, stored := p.lanes[lane]

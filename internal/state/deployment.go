@@ -208,7 +208,10 @@ func (w *Writer) Inspect(ctx context.Context) (r Report, err error) {
 	r = Report{
 		Version: c.meta.version, Lease: c.meta.lease, Cluster: c.meta.cluster, Deployment: c.deployment.id, Owner: o.Identity,
 		Journal: o.Journal, Generation: o.Generation, Since: o.Since, Complete: c.meta.complete, Offset: c.checkpoint.offset, CheckpointAt: c.checkpoint.takenAt,
-		Objects: table.size, Bytes: table.totalBytes(),
+		Objects: table.size,
+	}
+	for i := range shards {
+		r.Bytes += int64(bytesOf(table.entriesOfPart(i)))
 	}
 	if err := w.opts.validate(&c, "", ""); err != nil {
 		return r, err

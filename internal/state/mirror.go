@@ -244,7 +244,6 @@ func (t *tail) encodeCarriedObject(place emittedRef, uid string, o liveObject) [
 	return form.EncodeValue(nil, codeCarriedObject, &c)
 }
 
-// addCarried adds what a predecessor carried.
 func (t *tail) addCarried(c carriedChunk) error {
 	t.highest[c.resource] = max(t.highest[c.resource], 0) // IDs alone have no version, and are released all the same
 	return form.DecodeValue("carried records", c.value, func(f *form.Coder, _ *carriedObject) {

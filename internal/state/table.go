@@ -36,7 +36,6 @@ func newTable() *table {
 	return t
 }
 
-// shardOf returns the map that the key of a known object belongs to, and its hash.
 func (t *table) shardOf(key []byte) (*entryMap, uint64) {
 	hash := maphash.Bytes(t.seed, key)
 	return &t.known[hash%shards], hash
@@ -166,13 +165,6 @@ func (t *table) mergeShards(each func(entry) error) error {
 		}
 	}
 	return nil
-}
-
-func (t *table) totalBytes() (n int64) {
-	for i := range shards {
-		n += int64(bytesOf(t.entriesOfPart(i)))
-	}
-	return n
 }
 
 // knownObject returns the known identity of an object, with an empty UID if there is none.

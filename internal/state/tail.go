@@ -125,10 +125,8 @@ type liveObject struct {
 	carried bool // by the state
 }
 
-// objectRef names an object key of a resource.
 type objectRef struct{ resource, key string }
 
-// emittedRef names an object key at a destination.
 type emittedRef struct {
 	destination string
 	objectRef

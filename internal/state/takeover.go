@@ -103,7 +103,6 @@ func (w *Writer) TakeOver(ctx context.Context, o TakeOverOptions) (*TakeOverResu
 	return r, nil
 }
 
-// takeOver is one attempt of [Writer.TakeOver].
 type takeOver struct {
 	w    *Writer
 	opts TakeOverOptions
@@ -398,7 +397,8 @@ func (w *Writer) planStart(ctx context.Context, c stateContent) (p startPlan, er
 	if c.meta.version == 0 {
 		owner, lost = w.lostOwner()
 	}
-	generation := parseGeneration(p.id)
+	text, _, _ := strings.Cut(p.id, ".")
+	generation, _ := strconv.ParseUint(text, 10, 64) // 0 if the ID has none
 	p.generation = max(owner.Generation, generation) + 1
 	complete, newest := c.meta.version != 0 && c.meta.complete, j.Newest()
 	ofThisJournal := p.id != "" && p.id == owner.Journal
@@ -445,13 +445,6 @@ func (w *Writer) lostOwner() (Owner, bool) {
 // newJournalID returns an ID for a journal that starts with a take-over.
 func newJournalID(generation uint64) string {
 	return strconv.FormatUint(generation, 10) + "." + rand.Text()
-}
-
-// parseGeneration returns the generation in a journal ID, 0 if it has none.
-func parseGeneration(id string) uint64 {
-	text, _, _ := strings.Cut(id, ".")
-	n, _ := strconv.ParseUint(text, 10, 64)
-	return n
 }
 
 // seedJournal empties the journal and fills it with the state and with what the tails hold beyond the state.

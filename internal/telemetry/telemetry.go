@@ -252,17 +252,12 @@ func checkVariables(signal string) error {
 	}
 	name, endpoint := variable(signal, "ENDPOINT")
 	if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("%s: found %q, expected a URL such as http://collector:4318", name, withoutUser(endpoint))
+		if i := strings.LastIndex(endpoint, "@"); i >= 0 { // before it there may be a password, also where the rest is no URL
+			endpoint = "***" + endpoint[i:]
+		}
+		return fmt.Errorf("%s: found %q, expected a URL such as http://collector:4318", name, endpoint)
 	}
 	return nil
-}
-
-// withoutUser hides what precedes an @: it may be a password, also where the rest is no URL.
-func withoutUser(endpoint string) string {
-	if i := strings.LastIndex(endpoint, "@"); i >= 0 {
-		return "***" + endpoint[i:]
-	}
-	return endpoint
 }
 
 // Secrets returns the values of the headers that the environment defines, which a collector may repeat in an error.

@@ -53,14 +53,13 @@ func (p Peer) Problem(err error) Problem {
 
 // networkProblem is Problem for anything but certificates.
 func (p Peer) networkProblem(err error) Problem {
-	var lookup *net.DNSError
-	var network *net.OpError
-	isNetwork := errors.As(err, &network)
+	lookup, isLookup := errors.AsType[*net.DNSError](err)
+	network, isNetwork := errors.AsType[*net.OpError](err)
 	unreachable := func(cause, remedy string) Problem {
 		return Problem{Code: SinkUnreachable, Cause: cause, Remedy: remedy}
 	}
 	switch onPath := "check the address in " + p.Address + ", and firewalls and network policies on the way to it"; {
-	case errors.As(err, &lookup):
+	case isLookup:
 		return unreachable(fmt.Sprintf("the name %q is not found: %s", lookup.Name, lookup.Err), "correct the name in "+p.Address+", or mend the DNS")
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return unreachable("connection refused"+addressOf(network), "start it, or correct the port in "+p.Address)
@@ -69,7 +68,11 @@ func (p Peer) networkProblem(err error) Problem {
 	case isNetwork && network.Op == "dial":
 		return unreachable(cmp.Or(syscallText(err), network.Err.Error())+addressOf(network), onPath)
 	case errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, http.ErrSchemeMismatch):
-		return unreachable("TLS is on on one side only, "+p.side()+": "+innermost(err), p.Other+"; or correct the port in "+p.Address)
+		side := "the server expects it"
+		if p.Secure {
+			side = "the server answers without it"
+		}
+		return unreachable("TLS is on on one side only, "+side+": "+innermost(err), p.Other+"; or correct the port in "+p.Address)
 	case isNetwork && network.Op == "remote error":
 		return unreachable("the server ends the TLS handshake: "+network.Err.Error(),
 			"compare the versions of TLS and the ciphers of both sides, and whether the server requires a client certificate in "+p.Settings)
@@ -82,14 +85,6 @@ func (p Peer) networkProblem(err error) Problem {
 		return unreachable("it has closed the connection", "see that it runs, and its log; "+p.otherwise())
 	}
 	return unreachable(innermost(err), "")
-}
-
-// side says which of the two sides has TLS.
-func (p Peer) side() string {
-	if p.Secure {
-		return "the server answers without it"
-	}
-	return "the server expects it"
 }
 
 // mismatch says what a server expects that does not understand the client.

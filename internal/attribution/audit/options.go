@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
 // requestOptions are the facts of an event from which it follows whether the request was a dry run, as the handlers of
@@ -120,17 +122,13 @@ func (c *Counters) ReadProblem() string {
 
 // Run polls until ctx ends and returns its cause.
 func (c *Counters) Run(ctx context.Context) error {
-	ticker := time.NewTicker(c.every)
-	defer ticker.Stop()
 	for {
 		reason := ""
 		if err := c.readOnce(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			reason = err.Error()
 		}
 		c.reason.Store(&reason)
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		if ratelimit.Sleep(ctx, c.every) != nil {
 			return context.Cause(ctx)
 		}
 	}

@@ -69,7 +69,7 @@ func NewWebhook(config WebhookConfig, store StoreEvents, lost RecordLoss, log *s
 	w := &Webhook{
 		config: config, storeEvents: store, recordLoss: lost, log: log,
 		condition: condition.New(log.With("listen", config.Listen), "audit/"+config.Listen, condition.Problem{}),
-		port:      port.New(config.Listen, log), bodyMemory: newByteSemaphore(maxBodies), scanSlot: make(chan struct{}, 1),
+		port:      port.New(config.Listen, log), bodyMemory: &byteSemaphore{free: maxBodies, released: make(chan struct{})}, scanSlot: make(chan struct{}, 1),
 	}
 	if _, err := w.certificates.loadRecent(&config); err != nil {
 		return nil, err
@@ -491,10 +491,6 @@ type byteSemaphore struct {
 	mu       sync.Mutex
 	free     int64
 	released chan struct{} // closed and replaced by release
-}
-
-func newByteSemaphore(size int64) *byteSemaphore {
-	return &byteSemaphore{free: size, released: make(chan struct{})}
 }
 
 // acquire waits until n bytes are free and takes them. It returns false if ctx ends first.

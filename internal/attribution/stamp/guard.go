@@ -235,7 +235,11 @@ func (g *Guard) applyObservation(ctx context.Context, o observation, now time.Ti
 		}
 	}
 	if before.Identity != g.state.Identity || before.Since != g.state.Since || !before.NotServed.Equal(g.state.NotServed) || now.Sub(g.lastSlow) <= 0 {
-		if err := g.storeState(ctx); err != nil {
+		text, err := json.Marshal(g.state)
+		if err == nil {
+			err = g.options.Store(ctx, string(text))
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -294,14 +298,6 @@ func (g *Guard) beginInterval(ctx context.Context, o observation) error {
 	since := g.brokenAt
 	g.brokenAt = time.Time{}
 	return g.options.RecordGap(ctx, since, "stamps proved nothing until version "+o.version)
-}
-
-func (g *Guard) storeState(ctx context.Context) error {
-	text, err := json.Marshal(g.state)
-	if err != nil {
-		return err
-	}
-	return g.options.Store(ctx, string(text))
 }
 
 func (g *Guard) publishProof(checked string) {

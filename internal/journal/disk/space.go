@@ -136,7 +136,6 @@ func (s *SpaceFS) Rename(oldname, newname string) error {
 	return s.retryUntilSpace(func() error { return s.FS.Rename(oldname, newname) })
 }
 
-// spaceFile is an open file of a SpaceFS.
 type spaceFile struct {
 	vfs.File
 	runWrite func(op func() error) error

@@ -119,8 +119,15 @@ func (t *Topic) reportProblem(what string, err error) {
 
 // refreshPartitions starts reading new partitions and stops reading removed ones.
 func (t *Topic) refreshPartitions(ctx context.Context, failed func(error)) error {
-	if err := t.connectCluster(); err != nil {
-		return err
+	if t.cluster == nil { // with the current certificates and passwords
+		client, err := cluster.New(cluster.Options{
+			Brokers: t.config.Brokers, ClientID: t.config.ClientID, TLS: t.config.TLS, SASL: t.config.SASL,
+			Timeout: t.config.RequestTimeout,
+		}, t.Logger)
+		if err != nil {
+			return err
+		}
+		t.cluster = client
 	}
 	layout, _, err := t.cluster.DescribeTopic(ctx, t.topic)
 	if err != nil {
@@ -143,17 +150,6 @@ func (t *Topic) refreshPartitions(ctx context.Context, failed func(error)) error
 	return t.removePartitions(ctx, int32(len(layout.Leads)))
 }
 
-// connectCluster creates the client, with the current certificates and passwords.
-func (t *Topic) connectCluster() (err error) {
-	if t.cluster == nil {
-		t.cluster, err = cluster.New(cluster.Options{
-			Brokers: t.config.Brokers, ClientID: t.config.ClientID, TLS: t.config.TLS, SASL: t.config.SASL,
-			Timeout: t.config.RequestTimeout,
-		}, t.Logger)
-	}
-	return err
-}
-
 // positionKey is the place under which the position of a partition is stored.
 func (t *Topic) positionKey(id int32) string {
 	return "kafka:" + t.topic + "/" + strconv.Itoa(int(id))
@@ -165,7 +161,12 @@ func (t *Topic) startPartition(ctx context.Context, id int32, failed func(error)
 	reads, stop := context.WithCancel(ctx)
 	r := &partitionTask{stop: stop, done: make(chan struct{})}
 	t.tasks[id] = r
-	p := newPartition(t, id, t.initialized)
+	p := &partition{Topic: t, id: id}
+	p.follower = follow.New(follow.Options{ // one that was added while the topic was read is read from its start
+		Cluster: t.cluster, Partition: cluster.Partition{Topic: t.topic, Index: id}, Role: "audit topic", FromStart: t.initialized,
+		Load: p.loadPosition, Each: p.scanRecord, Store: p.storeRead,
+		RecordLoss: func(ctx context.Context, reason string) error { return p.storeLoss(ctx, p.since, reason) },
+	})
 	go func() {
 		defer close(r.done)
 		err := pollUntilDone(reads, pollInterval, p.readAvailable, func(err error) { t.reportProblem(follow.Name(id), err) })
@@ -276,17 +277,6 @@ type partition struct {
 	// What was read since the last store: events, and the number of records that are none.
 	events    []audit.Event
 	unscanned int
-}
-
-// newPartition returns a reader of a partition. One that was added while the topic was read is read from its start.
-func newPartition(t *Topic, id int32, added bool) *partition {
-	p := &partition{Topic: t, id: id}
-	p.follower = follow.New(follow.Options{
-		Cluster: t.cluster, Partition: cluster.Partition{Topic: t.topic, Index: id}, Role: "audit topic", FromStart: added,
-		Load: p.loadPosition, Each: p.scanRecord, Store: p.storeRead,
-		RecordLoss: func(ctx context.Context, reason string) error { return p.storeLoss(ctx, p.since, reason) },
-	})
-	return p
 }
 
 // readAvailable reads everything up to the end of the partition.
