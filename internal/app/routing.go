@@ -136,11 +136,8 @@ func skipUnwanted(s config.Sink, route func(*event.Change) delivery.Route) func(
 	changesOnly := s.Start == config.StartNow
 	return func(c *event.Change) delivery.Route {
 		switch {
-		case changesOnly && isFirstList(c):
-			return delivery.Route{Skip: true}
-		case c.Type == event.Watermark && !slices.Contains(c.Watermark.Sinks, s.Name):
-			return delivery.Route{Skip: true}
-		case !f.CanRepresent(c), rows && c.Type.IsBeside(), s.RowsOnly && c.Type.IsControl():
+		case changesOnly && isFirstList(c), c.Type == event.Watermark && !slices.Contains(c.Watermark.Sinks, s.Name),
+			!f.CanRepresent(c), rows && c.Type.IsBeside(), s.RowsOnly && c.Type.IsControl():
 			return delivery.Route{Skip: true}
 		case route == nil:
 			return delivery.Route{Partial: changesOnly}

@@ -244,20 +244,15 @@ func (h *Holder) release(ctx context.Context, now time.Time) (more bool, err err
 		c := p.copyOf(frame[p.offset-frame[0].Offset].Change)
 		copies = append(copies, c)
 		if bytes += c.Size(); bytes >= maxReleasedBytes {
-			h.leave(due[i+1:])
+			h.mu.Lock()
+			for _, p := range due[i+1:] { // they wait until the next write
+				p.taken = false
+			}
+			h.mu.Unlock()
 			due, more = due[:i+1], i+1 < len(due)
 		}
 	}
 	return more, h.store(ctx, copies)
-}
-
-// leave lets records wait until the next write.
-func (h *Holder) leave(records []*heldRecord) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, p := range records {
-		p.taken = false
-	}
 }
 
 // dueRecords takes what need not wait any longer, in order. Requires mu.

@@ -90,10 +90,7 @@ func (a *Attributor) selectRequests(
 			continue
 		}
 		r := &Request{Event: *e, Origin: origin, Arrived: now}
-		if len(claimsOfRequest(&waitingRequest{Request: r})) == 0 {
-			continue
-		}
-		if !a.shared.numberRequest(r) {
+		if len(claimsOfRequest(&waitingRequest{Request: r})) == 0 || !a.shared.numberRequest(r) {
 			continue
 		}
 		if r.Lag > 0 {

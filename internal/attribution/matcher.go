@@ -275,8 +275,13 @@ func (m *Matcher) recordDeleteMark(p *pendingChange, by *Request) {
 
 // TakeFindings returns the findings since the last call.
 func (m *Matcher) TakeFindings() Findings {
-	f := Findings{Resolved: m.resolved, Marks: m.newMarks, Bound: m.requests.takeBound(), Drop: append(m.dropped, m.requests.dropped...)}
-	m.resolved, m.newMarks, m.dropped, m.requests.dropped = nil, nil, nil, nil
+	f := Findings{Resolved: m.resolved, Marks: m.newMarks, Drop: append(m.dropped, m.requests.dropped...)}
+	for _, w := range m.requests.bound {
+		if !w.dropped {
+			f.Bound = append(f.Bound, w.Request)
+		}
+	}
+	m.resolved, m.newMarks, m.dropped, m.requests.dropped, m.requests.bound = nil, nil, nil, nil, nil
 	return f
 }
 

@@ -41,7 +41,7 @@ type requestPool struct {
 	bytes   int                // estimated memory of all requests
 	evicted uint64             // dropped because of Limits.Bytes
 	dropped []uint64           // numbers of dropped requests
-	bound   []*waitingRequest  // bound to an object since the last takeBound
+	bound   []*waitingRequest  // bound to an object since the last TakeFindings
 }
 
 // newWaiting wraps a request with its claims. It does not add it.
@@ -195,17 +195,6 @@ func (p *requestPool) bindClaims(c *pendingChange) {
 		p.claims[c.UID] = append(p.claims[c.UID], w.claims...)
 		p.bound = append(p.bound, w)
 	}
-}
-
-// takeBound returns the requests that were bound to an object since the last call, and still wait.
-func (p *requestPool) takeBound() (all []*Request) {
-	for _, w := range p.bound {
-		if !w.dropped {
-			all = append(all, w.Request)
-		}
-	}
-	p.bound = nil
-	return all
 }
 
 // closeClaims drops the claims to an object that is gone, which could match several of its changes.

@@ -218,16 +218,12 @@ type laneResolver struct {
 
 // routeOf returns whether a change is for this sink, and for which topic.
 func (r *laneResolver) routeOf(c *event.Change) Route {
-	if c.Gap != nil && r.isOfAnother(c.Gap.Sink) { // of what another sink missed
+	switch {
+	case c.Gap != nil && r.isOfAnother(c.Gap.Sink), // of what another sink missed
+		r.isOfAnother(c.OnlySink), // which alone lacks it
+		c.Held.Skips(r.sinkName, r.cfg.FormerName):
 		return Route{Skip: true}
-	}
-	if r.isOfAnother(c.OnlySink) { // which alone lacks it
-		return Route{Skip: true}
-	}
-	if c.Held.Skips(r.sinkName, r.cfg.FormerName) {
-		return Route{Skip: true}
-	}
-	if r.cfg.Route == nil {
+	case r.cfg.Route == nil:
 		return Route{}
 	}
 	return r.cfg.Route(c)

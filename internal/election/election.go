@@ -143,7 +143,10 @@ func (e *Election) acquireIfFree(ctx context.Context, found *coordination.Lease)
 	if found.ResourceVersion != e.lastVersion {
 		e.isRenewed = by.isSameProcess(e.lastHolder)
 		e.changedAt = time.Now()
-		e.lastVersion, e.lastHolder, e.expiresAt = found.ResourceVersion, by, e.changedAt.Add(durationOf(found))
+		e.lastVersion, e.lastHolder, e.expiresAt = found.ResourceVersion, by, e.changedAt
+		if seconds := found.Spec.LeaseDurationSeconds; seconds != nil {
+			e.expiresAt = e.changedAt.Add(time.Duration(*seconds) * time.Second)
+		}
 	}
 	e.recordHolder(by)
 	if by != (holder{}) && !by.isSameProcess(e.self) && time.Until(e.expiresAt) > 0 && !e.consumeAcceptance() {

@@ -151,11 +151,3 @@ func holderOf(lease *coordination.Lease) holder {
 func (h holder) isSameProcess(other holder) bool {
 	return h.identity == other.identity && h.instance == other.instance
 }
-
-// durationOf returns how long the Lease is valid after a renewal; 0 if it has no duration.
-func durationOf(lease *coordination.Lease) time.Duration {
-	if lease.Spec.LeaseDurationSeconds == nil {
-		return 0
-	}
-	return time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
-}

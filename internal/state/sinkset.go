@@ -51,10 +51,6 @@ type unreleasedTail struct {
 // cannot be read for example. Then its records are carried in the state.
 const carryAfter = 5 * time.Second
 
-func newSinkSet() *sinkSet {
-	return &sinkSet{byName: map[string]*fencedSink{}, fenceBounds: map[string]time.Duration{}, carryAfter: carryAfter}
-}
-
 // nextFenceBound returns how long the next attempt to fence a sink may take: twice as long as the one before. A destination
 // that needs longer than the others waited for it in the take-over would be given up again and again.
 func (s *sinkSet) nextFenceBound(name string) time.Duration {

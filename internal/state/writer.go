@@ -75,10 +75,11 @@ func New(opts Options, store sinks.StateStore) (*Writer, error) {
 	}
 	w := &Writer{
 		opts: opts, log: opts.Logger, condition: condition.New(opts.Logger, "replica", condition.Problem{}),
-		requests: make(chan func(context.Context) error), sinks: newSinkSet(), stats: &statsBoard{},
+		requests: make(chan func(context.Context) error), stats: &statsBoard{},
 		mirror:    &mirror{store: store, log: opts.Logger, table: newTable(), lostLanes: map[sinkLane]sinks.LanePosition{}},
 		heartbeat: heartbeatInterval,
 	}
+	w.sinks = &sinkSet{byName: map[string]*fencedSink{}, fenceBounds: map[string]time.Duration{}, carryAfter: carryAfter}
 	w.entries = &entryWriter{mirror: w.mirror, condition: w.condition, log: w.log}
 	var err error
 	w.deployment, err = loadDeployment(opts.Journal)

@@ -1,7 +1,6 @@
 package condition
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -66,7 +65,11 @@ func (p Peer) networkProblem(err error) Problem {
 	case isNetwork && network.Op == "dial" && isTimeout(err):
 		return unreachable("no answer to the attempt to connect"+addressOf(network)+": i/o timeout", onPath)
 	case isNetwork && network.Op == "dial":
-		return unreachable(cmp.Or(syscallText(err), network.Err.Error())+addressOf(network), onPath)
+		reason := network.Err.Error()
+		if errno, ok := errors.AsType[syscall.Errno](err); ok {
+			reason = errno.Error()
+		}
+		return unreachable(reason+addressOf(network), onPath)
 	case errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, http.ErrSchemeMismatch):
 		side := "the server expects it"
 		if p.Secure {
@@ -103,13 +106,6 @@ func addressOf(e *net.OpError) string {
 		return ""
 	}
 	return " at " + e.Addr.String()
-}
-
-func syscallText(err error) string {
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		return errno.Error()
-	}
-	return ""
 }
 
 func isTimeout(err error) bool {

@@ -203,20 +203,14 @@ func (u *unwrapping) appendValue(b []byte, i int) int {
 		return u.appendAzure(b, records, end)
 	case isCloudWatch:
 		return u.appendCloudWatch(b, at, end)
-	default:
-		u.appendEvents(b[i:end])
+	default: // an event or a list as an API server writes it
+		if all, err := Append(u.events, b[i:end]); err == nil {
+			u.events = all
+		} else {
+			u.appendText(b[i:end], 0)
+		}
 	}
 	return end
-}
-
-// appendEvents appends an event or a list as an API server writes it.
-func (u *unwrapping) appendEvents(b []byte) {
-	all, err := Append(u.events, b)
-	if err != nil {
-		u.appendText(b, 0)
-		return
-	}
-	u.events = all
 }
 
 // appendText appends the event in a text, which may have been truncated. at is the time of its envelope, 0 if it has none.

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
@@ -100,7 +99,6 @@ type Counters struct {
 	errorsByStart map[string]float64 // counted errors, by the start time of the API server
 	lastRead      time.Time          // time of the last reading
 	newestStart   float64            // latest start of an API server, in Unix seconds
-	reason        atomic.Pointer[string]
 }
 
 // readTimeout bounds one reading of the metrics.
@@ -112,22 +110,10 @@ func NewCounters(every time.Duration, read func(context.Context) (io.ReadCloser,
 	return &Counters{read: read, recordLoss: lost, every: every, errorsByStart: map[string]float64{}}
 }
 
-// ReadProblem returns why the last reading failed; "" if it succeeded.
-func (c *Counters) ReadProblem() string {
-	if reason := c.reason.Load(); reason != nil {
-		return *reason
-	}
-	return ""
-}
-
 // Run polls until ctx ends and returns its cause.
 func (c *Counters) Run(ctx context.Context) error {
 	for {
-		reason := ""
-		if err := c.readOnce(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			reason = err.Error()
-		}
-		c.reason.Store(&reason)
+		_ = c.readOnce(ctx, time.Now()) // what it misses is in the counters of the next reading
 		if ratelimit.Sleep(ctx, c.every) != nil {
 			return context.Cause(ctx)
 		}

@@ -244,7 +244,11 @@ func (g *Guard) applyObservation(ctx context.Context, o observation, now time.Ti
 		}
 	}
 	g.lastCheck = now
-	g.publishProof(o.version)
+	p := &Proof{intervals: slices.Clone(g.intervals), unproven: g.unproven, checked: o.version}
+	if g.state.Since != "" {
+		p.intervals = append(p.intervals, interval{g.state.Since, g.state.Until, g.rules})
+	}
+	g.proof.Store(p)
 	return g.updateCondition(o, waits)
 }
 
@@ -298,14 +302,6 @@ func (g *Guard) beginInterval(ctx context.Context, o observation) error {
 	since := g.brokenAt
 	g.brokenAt = time.Time{}
 	return g.options.RecordGap(ctx, since, "stamps proved nothing until version "+o.version)
-}
-
-func (g *Guard) publishProof(checked string) {
-	p := &Proof{intervals: slices.Clone(g.intervals), unproven: g.unproven, checked: checked}
-	if g.state.Since != "" {
-		p.intervals = append(p.intervals, interval{g.state.Since, g.state.Until, g.rules})
-	}
-	g.proof.Store(p)
 }
 
 // updateCondition sets whether stamps name authors.
