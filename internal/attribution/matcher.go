@@ -125,8 +125,9 @@ func (m *Matcher) recordChange(c Change) *pendingChange {
 	return p
 }
 
-// NumberRequest assigns a number to a request that has arrived, and marks it if it arrived later than contradicting claims are
-// waited for. It returns false if the matcher holds the request already: API servers and log shippers send some events twice.
+// NumberRequest assigns a number to a request that has arrived, and marks it if it arrived later than contradicting claims
+// are waited for. It returns false if the matcher holds the request already: API servers and log shippers send some events
+// twice.
 func (m *Matcher) NumberRequest(r *Request) bool {
 	if m.requests.known[identityOf(r)] {
 		return false

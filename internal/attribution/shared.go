@@ -117,8 +117,8 @@ type findings struct {
 	unnamed  int // changes without an author since the newest audit event
 }
 
-// resolve resolves what can be resolved at this time; all of it if resolveAll is set. Stamps are judged by proof, nil without
-// them. lastEvent is called after that: an event that arrives meanwhile ends a silence.
+// resolve resolves what can be resolved at this time; all of it if resolveAll is set. Stamps are judged by proof, nil
+// without them. lastEvent is called after that: an event that arrives meanwhile ends a silence.
 func (s *shared) resolve(now time.Time, lastEvent func() time.Time, resolveAll bool, proof stampProof) findings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
