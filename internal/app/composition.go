@@ -172,7 +172,7 @@ var (
 func (c *composition) runTerm(ctx context.Context) error {
 	if err := c.awaitActive(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // what fails because the term ends is no failure
+			return nil //nolint:nilerr // what fails because the term ends is no failure
 		}
 		return err
 	}

@@ -250,7 +250,8 @@ func newSink(s config.Sink, log *slog.Logger) (*configuredSink, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, where := &configuredSink{name: s.Name}, ""
+	c := &configuredSink{name: s.Name}
+	var where string
 	switch {
 	case s.Kafka != nil:
 		c.kind, where = "kafka", s.Kafka.Topic
