@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol/createtopics"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -218,8 +218,8 @@ func (c CreateTopics) settingFaults(found *cluster.Layout, settings map[string]s
 	return faults
 }
 
-func (c CreateTopics) createRequest(topic string) createtopics.RequestTopic {
-	r := createtopics.RequestTopic{Name: topic, NumPartitions: -1, ReplicationFactor: -1}
+func (c CreateTopics) createRequest(topic string) kmsg.CreateTopicsRequestTopic {
+	r := kmsg.CreateTopicsRequestTopic{Topic: topic, NumPartitions: -1, ReplicationFactor: -1}
 	if c.Partitions > 0 {
 		r.NumPartitions = int32(c.Partitions)
 	}
@@ -227,7 +227,7 @@ func (c CreateTopics) createRequest(topic string) createtopics.RequestTopic {
 		r.ReplicationFactor = int16(c.ReplicationFactor)
 	}
 	for _, entry := range c.Configs {
-		r.Configs = append(r.Configs, createtopics.RequestConfig(entry))
+		r.Configs = append(r.Configs, kmsg.CreateTopicsRequestTopicConfig{Name: entry.Name, Value: &entry.Value})
 	}
 	return r
 }

@@ -129,12 +129,11 @@ func (s *numberedSequencer) ensureProducerID(ctx context.Context) error {
 	if s.off || s.next.Producer != cluster.NoID {
 		return nil
 	}
-	id, epoch, err := s.partition.cluster.NewProducerID(ctx, s.partition.topic.name)
-	if err != nil {
-		return err
+	id, err := s.partition.cluster.NewProducerID(ctx, s.partition.topic.name)
+	if err == nil {
+		s.next = record.ProducerSequence{Producer: id.Producer, Epoch: id.Epoch}
 	}
-	s.next = record.ProducerSequence{Producer: id, Epoch: epoch}
-	return nil
+	return err
 }
 
 func (s *numberedSequencer) recordWritten(f *inFlightBatch, _ bool) {

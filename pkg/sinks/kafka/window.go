@@ -31,7 +31,7 @@ const (
 
 // inFlightBatch is a batch that is not settled. Its bytes do not change while the connection may still read them.
 type inFlightBatch struct {
-	bytes          []byte // with the length prefix; nil between calls if they were not retained
+	bytes          []byte // nil between calls if they were not retained
 	offsets        []uint64
 	records        int                 // as the broker counts them: one or two for each offset
 	rawBytes       int                 // size of the records before compression
@@ -46,7 +46,7 @@ type inFlightBatch struct {
 }
 
 // size returns the size of the encoded batch as the broker compares it with max.message.bytes.
-func (f *inFlightBatch) size() int { return len(f.bytes) - record.LengthPrefix }
+func (f *inFlightBatch) size() int { return len(f.bytes) }
 
 // awaitAnswer waits for the answer to the attempt under way, and ends the attempt.
 func (f *inFlightBatch) awaitAnswer(ctx context.Context) error {
@@ -341,5 +341,5 @@ func (s *laneSet) encodedSize(ctx context.Context, t *topic, m sinks.Message) (i
 	}
 	defer s.encoders.releaseEncoder(e)
 	bytes, _, _, err := e.Encode(nil, []sinks.Message{m}, math.MaxInt, math.MaxInt, record.ProducerSequence{})
-	return len(bytes) - record.LengthPrefix, err
+	return len(bytes), err
 }

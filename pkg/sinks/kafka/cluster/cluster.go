@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	kproto "github.com/segmentio/kafka-go/protocol"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -84,24 +83,31 @@ func (c *Cluster) Produce(leader int32, b protocol.RecordBatch, purpose Purpose)
 	return to.Produce(b), nil
 }
 
-// request sends one request and waits for its answer for at most the request timeout, which starts when a throttled broker
-// reads again.
-func (c *Cluster) request(ctx context.Context, broker int32, request kproto.Message) (kproto.Message, error) {
-	if broker == anyBroker {
+// requestor sends requests to one broker, or any, over its connections of one purpose.
+type requestor struct {
+	*Cluster
+	broker  int32
+	purpose Purpose
+}
+
+var _ kmsg.Requestor = requestor{}
+
+func (c *Cluster) to(broker int32) requestor { return requestor{c, broker, forRequests} }
+
+// Request implements [kmsg.Requestor]. It waits for the answer for at most the request timeout, which starts when a throttled
+// broker reads again.
+func (c requestor) Request(ctx context.Context, request kmsg.Request) (kmsg.Response, error) {
+	if c.broker == anyBroker {
 		ctx, cancel := context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 		return c.requestAny(ctx, request)
 	}
-	return c.requestOver(ctx, broker, forRequests, request)
-}
-
-func (c *Cluster) requestOver(ctx context.Context, broker int32, purpose Purpose, request kproto.Message) (kproto.Message, error) {
-	to, err := c.pool.connectionTo(broker, purpose)
+	to, err := c.pool.connectionTo(c.broker, c.purpose)
 	if errors.Is(err, errUnknownBroker) {
 		if err := c.Ping(ctx); err != nil { // its answer has the addresses of all brokers
 			return nil, err
 		}
-		to, err = c.pool.connectionTo(broker, purpose)
+		to, err = c.pool.connectionTo(c.broker, c.purpose)
 	}
 	if err != nil {
 		return nil, err
@@ -116,9 +122,9 @@ func (c *Cluster) requestOver(ctx context.Context, broker int32, purpose Purpose
 
 // requestAny sends a request to one broker after the other, to the next one when one fails or has not answered within
 // hedgeAfter, and returns the first answer.
-func (c *Cluster) requestAny(ctx context.Context, request kproto.Message) (kproto.Message, error) {
+func (c *Cluster) requestAny(ctx context.Context, request kmsg.Request) (kmsg.Response, error) {
 	type answer struct {
-		message kproto.Message
+		message kmsg.Response
 		err     error
 	}
 	addresses := c.pool.candidateAddresses()
@@ -165,15 +171,6 @@ func retryOnce(ctx context.Context, request func() error) error {
 		return err
 	}
 	return request()
-}
-
-// requestForeign sends a request that kafka-go has no type for.
-func requestForeign[A kmsg.Response](ctx context.Context, c *Cluster, broker int32, purpose Purpose, request kmsg.Request) (answer A, err error) {
-	m, err := c.requestOver(ctx, broker, purpose, protocol.ForeignRequest{Request: request})
-	if err != nil {
-		return answer, err
-	}
-	return m.(protocol.ForeignResponse).Response.(A), nil
 }
 
 // Throttling returns whether a quota delays requests, and for how long.

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol/createtopics"
-	"github.com/segmentio/kafka-go/protocol/describeconfigs"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
@@ -108,7 +106,7 @@ func (c *Cluster) DescribeTopics(ctx context.Context, topics []string) (all map[
 
 // Topics returns the names of all topics that this user may describe.
 func (c *Cluster) Topics(ctx context.Context) (names []string, err error) {
-	r, err := c.askMetadata(ctx, anyBroker, protocol.MetadataRequest{All: true})
+	r, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, c.to(anyBroker)) // null asks for all
 	if err != nil {
 		return nil, err
 	}
@@ -119,15 +117,12 @@ func (c *Cluster) Topics(ctx context.Context) (names []string, err error) {
 }
 
 func (c *Cluster) requestMetadata(ctx context.Context, broker int32, topics []string) (*kmsg.MetadataResponse, error) {
-	return c.askMetadata(ctx, broker, protocol.MetadataRequest{Topics: topics})
-}
-
-func (c *Cluster) askMetadata(ctx context.Context, broker int32, of protocol.MetadataRequest) (*kmsg.MetadataResponse, error) {
-	answer, err := c.request(ctx, broker, of)
-	if err != nil {
-		return nil, err
+	request := kmsg.NewPtrMetadataRequest()
+	request.Topics = []kmsg.MetadataRequestTopic{} // null asks for all
+	for i := range topics {
+		request.Topics = append(request.Topics, kmsg.MetadataRequestTopic{Topic: &topics[i]})
 	}
-	return answer.(protocol.ForeignResponse).Response.(*kmsg.MetadataResponse), nil
+	return request.RequestWith(ctx, c.to(broker))
 }
 
 func topicName(t *kmsg.MetadataResponseTopic) string {
@@ -230,7 +225,7 @@ func certainShapes(r *kmsg.MetadataResponse) map[string]TopicShape {
 	shapes := map[string]TopicShape{}
 	for i := range r.Topics {
 		t := &r.Topics[i]
-		switch err := protocol.CodeError(t.ErrorCode, ""); {
+		switch err := protocol.CodeError(t.ErrorCode, nil); {
 		case errors.Is(err, kafka.UnknownTopicOrPartition):
 			shapes[topicName(t)] = TopicShape{}
 		case err == nil && len(t.Partitions) > 0:
@@ -241,7 +236,7 @@ func certainShapes(r *kmsg.MetadataResponse) map[string]TopicShape {
 }
 
 func newLayout(t *kmsg.MetadataResponseTopic) *Layout {
-	if err := protocol.CodeError(t.ErrorCode, ""); err != nil {
+	if err := protocol.CodeError(t.ErrorCode, nil); err != nil {
 		return &Layout{Err: err}
 	}
 	d := &Layout{ID: t.TopicID, Leads: make([]Lead, len(t.Partitions))}
@@ -283,21 +278,22 @@ func (c *Cluster) TopicSettings(ctx context.Context, topic string) (map[string]s
 
 // describeSettings asks for the configurations of topics.
 func (c *Cluster) describeSettings(topics []string) (map[string]topicSettings, error) {
-	const ofTopic = 2 // type of resource
 	all := map[string]topicSettings{}
 	for some := range slices.Chunk(topics, maxTopicsPerRequest) {
-		request := &describeconfigs.Request{}
+		request := kmsg.NewPtrDescribeConfigsRequest()
 		for _, topic := range some {
-			request.Resources = append(request.Resources, describeconfigs.RequestResource{ResourceType: ofTopic, ResourceName: topic})
+			request.Resources = append(request.Resources, kmsg.DescribeConfigsRequestResource{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: topic})
 		}
-		answer, err := c.request(c.runCtx, anyBroker, request)
+		answer, err := request.RequestWith(c.runCtx, c.to(anyBroker))
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range answer.(*describeconfigs.Response).Resources {
+		for _, r := range answer.Resources {
 			one := topicSettings{values: map[string]string{}, err: protocol.CodeError(r.ErrorCode, r.ErrorMessage)}
-			for _, entry := range r.ConfigEntries {
-				one.values[entry.ConfigName] = entry.ConfigValue
+			for _, entry := range r.Configs {
+				if one.values[entry.Name] = ""; entry.Value != nil {
+					one.values[entry.Name] = *entry.Value
+				}
 			}
 			all[r.ResourceName] = one
 		}
@@ -308,7 +304,7 @@ func (c *Cluster) describeSettings(topics []string) (map[string]topicSettings, e
 // creation is a topic to create, and the broker that is the controller.
 type creation struct {
 	controller int32
-	topic      createtopics.RequestTopic
+	topic      kmsg.CreateTopicsRequestTopic
 }
 
 // createTopics creates topics unless they exist, and returns the errors of those that the controller refuses.
@@ -316,28 +312,29 @@ func (c *Cluster) createTopics(wanted []creation) (map[string]error, error) {
 	failed := map[string]error{}
 	var created []string
 	for some := range slices.Chunk(wanted, maxTopicsPerRequest) {
-		request := &createtopics.Request{TimeoutMs: int32(c.timeout.Milliseconds() / 2)}
+		request := kmsg.NewPtrCreateTopicsRequest()
+		request.TimeoutMillis = int32(c.timeout.Milliseconds() / 2)
 		for i, one := range some {
-			if !slices.ContainsFunc(some[:i], func(before creation) bool { return before.topic.Name == one.topic.Name }) {
+			if !slices.ContainsFunc(some[:i], func(before creation) bool { return before.topic.Topic == one.topic.Topic }) {
 				request.Topics = append(request.Topics, one.topic) // a broker refuses a topic that a request names twice
 			}
 		}
 		// The bound includes the wait of a throttled connection: the next round may know another controller.
 		ctx, cancel := context.WithTimeout(c.runCtx, c.timeout)
-		answer, err := c.request(ctx, some[len(some)-1].controller, request)
+		answer, err := request.RequestWith(ctx, c.to(some[len(some)-1].controller))
 		cancel()
 		if err != nil {
 			return nil, err
 		}
-		for _, t := range answer.(*createtopics.Response).Topics {
+		for _, t := range answer.Topics {
 			if kafka.Error(t.ErrorCode) == kafka.TopicAlreadyExists {
 				continue
 			}
 			if err := protocol.CodeError(t.ErrorCode, t.ErrorMessage); err != nil {
-				failed[t.Name] = err
+				failed[t.Topic] = err
 				continue
 			}
-			created = append(created, t.Name)
+			created = append(created, t.Topic)
 		}
 	}
 	c.reportCreated(created)
@@ -370,19 +367,19 @@ func IsPendingCreation(err error) bool {
 
 // CreateTopic creates a topic unless it exists, and waits up to 2 s until a broker reports its partitions: brokers learn of
 // a new topic one after the other. Concurrent calls share requests.
-func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic createtopics.RequestTopic) (*Layout, error) {
+func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic kmsg.CreateTopicsRequestTopic) (*Layout, error) {
 	failed, err := c.creations.Submit(ctx, creation{controller, topic})
 	if err == nil {
-		err = failed[topic.Name]
+		err = failed[topic.Topic]
 	}
 	if err != nil {
 		return nil, err
 	}
 	const pause, tries = 50 * time.Millisecond, 40
 	for try := 1; ; try++ {
-		created, _, err := c.DescribeTopic(ctx, topic.Name)
+		created, _, err := c.DescribeTopic(ctx, topic.Topic)
 		if !IsPendingCreation(err) || try == tries {
-			return created, c.SinkError(ctx, topic.Name, err)
+			return created, c.SinkError(ctx, topic.Topic, err)
 		}
 		if err := ratelimit.Sleep(ctx, pause); err != nil {
 			return nil, err

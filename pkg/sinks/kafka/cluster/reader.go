@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol/listoffsets"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -256,22 +255,22 @@ func (r *Reader) HighWatermark(ctx context.Context, by Lead, p Partition) (end i
 func (r *Reader) listOffsets(ctx context.Context, leader int32, spans []*Span, timestamp int64, set func(*Span, int64)) (err error) {
 	for chunk := range slices.Chunk(spans, maxPartitionsPerRequest) {
 		limited, cancel := r.limitRequest(ctx)
-		answer, failed := r.cluster.request(limited, leader, newListOffsetsRequest(chunk, timestamp))
+		answer, failed := newListOffsetsRequest(chunk, timestamp).RequestWith(limited, r.cluster.to(leader))
 		cancel()
 		if failed != nil {
 			return failSpans(spans, failed) // an answer to an earlier chunk is queried again
 		}
-		err = cmp.Or(err, readOffsets(answer.(*listoffsets.Response), chunk, set))
+		err = cmp.Or(err, readOffsets(answer, chunk, set))
 	}
 	return err
 }
 
-func newListOffsetsRequest(spans []*Span, timestamp int64) *listoffsets.Request {
-	request := &listoffsets.Request{ReplicaID: -1}
+func newListOffsetsRequest(spans []*Span, timestamp int64) *kmsg.ListOffsetsRequest {
+	request := kmsg.NewPtrListOffsetsRequest()
 	for topic, all := range spansByTopic(spans) {
-		t := listoffsets.RequestTopic{Topic: topic}
+		t := kmsg.ListOffsetsRequestTopic{Topic: topic}
 		for _, s := range all {
-			t.Partitions = append(t.Partitions, listoffsets.RequestPartition{Partition: s.Index, CurrentLeaderEpoch: s.Lead.Epoch, Timestamp: timestamp})
+			t.Partitions = append(t.Partitions, kmsg.ListOffsetsRequestTopicPartition{Partition: s.Index, CurrentLeaderEpoch: s.Lead.Epoch, Timestamp: timestamp})
 		}
 		request.Topics = append(request.Topics, t)
 	}
@@ -280,7 +279,7 @@ func newListOffsetsRequest(spans []*Span, timestamp int64) *listoffsets.Request 
 
 // readOffsets calls set for each span, or sets its Err. It returns one of the errors. A response that has others, or not all
 // of them, is malformed.
-func readOffsets(answer *listoffsets.Response, spans []*Span, set func(*Span, int64)) (err error) {
+func readOffsets(answer *kmsg.ListOffsetsResponse, spans []*Span, set func(*Span, int64)) (err error) {
 	unanswered := spansByPartition(spans)
 	for _, t := range answer.Topics {
 		for _, p := range t.Partitions {
@@ -289,7 +288,7 @@ func readOffsets(answer *listoffsets.Response, spans []*Span, set func(*Span, in
 				return failSpans(spans, protocol.ErrMalformed)
 			}
 			delete(unanswered, s.Partition)
-			if code := protocol.CodeError(p.ErrorCode, ""); code != nil {
+			if code := protocol.CodeError(p.ErrorCode, nil); code != nil {
 				s.Err = fmt.Errorf("reading %s: %w", s.Partition, code)
 				err = s.Err
 				continue
@@ -344,10 +343,10 @@ func (r *Reader) FetchSpans(ctx context.Context, leader int32, spans []*Span) (e
 // or one of the errors in Err.
 func (r *Reader) fetchOnce(ctx context.Context, leader int32, spans []*Span) (progress bool, err error) {
 	limited, cancel := r.limitRequest(ctx)
-	answer, err := requestForeign[*kmsg.FetchResponse](limited, r.cluster, leader, forReading, newFetchRequest(spans))
+	answer, err := newFetchRequest(spans).RequestWith(limited, requestor{r.cluster, leader, forReading})
 	cancel()
 	if err == nil {
-		err = protocol.CodeError(answer.ErrorCode, "")
+		err = protocol.CodeError(answer.ErrorCode, nil)
 	}
 	if err != nil {
 		return true, failSpans(spans, err)
@@ -361,7 +360,7 @@ func (r *Reader) fetchOnce(ctx context.Context, leader int32, spans []*Span) (pr
 				return true, failSpans(spans, protocol.ErrMalformed)
 			}
 			next, verified := s.Next, s.verified
-			failed := protocol.CodeError(p.ErrorCode, "")
+			failed := protocol.CodeError(p.ErrorCode, nil)
 			if failed == nil {
 				failed = s.consumeBatches(protocol.Batches(p.RecordBatches))
 			}
@@ -381,7 +380,6 @@ func (r *Reader) fetchOnce(ctx context.Context, leader int32, spans []*Span) (pr
 
 func newFetchRequest(spans []*Span) *kmsg.FetchRequest {
 	request := kmsg.NewPtrFetchRequest()
-	request.SetVersion(11) // Kafka 2.3 (KIP-392): the newest version that every supported broker has
 	request.MinBytes, request.MaxBytes = 1, maxFetchBytes
 	for topic, all := range spansByTopic(spans) {
 		t := kmsg.NewFetchRequestTopic()

@@ -8,11 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/segmentio/kafka-go/protocol/rawproduce"
-
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
 
 const (
@@ -205,7 +204,7 @@ func (p *connectionPool) queryThrottle(ctx context.Context, to endpoint) (time.D
 	defer cancel()
 	var answer throttleAnswer
 	on := connection.Open(ctx, p.dialer, to.address, &answer)
-	_, err := on.RoundTrip(ctx, &rawproduce.Request{Acks: -1, Timeout: int32(p.dialer.Timeout.Milliseconds() / 2)})
+	_, err := on.RoundTrip(ctx, protocol.NewProduceRequest(0, p.dialer.Timeout/2))
 	on.Fail(connection.ErrClosed)
 	if err := errors.Join(err, on.Wait(ctx)); err != nil {
 		return 0, err // the answer may be arriving

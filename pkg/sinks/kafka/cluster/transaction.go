@@ -10,10 +10,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol/addpartitionstotxn"
-	"github.com/segmentio/kafka-go/protocol/endtxn"
-	"github.com/segmentio/kafka-go/protocol/findcoordinator"
-	"github.com/segmentio/kafka-go/protocol/initproducerid"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -96,21 +92,26 @@ func NewTransactional(c *Cluster, id string) *Transactional {
 func (t *Transactional) InitProducerID(ctx context.Context, own ProducerEpoch) (ProducerEpoch, error) {
 	got := own
 	err := t.requestCoordinator(ctx, func(ctx context.Context) error {
-		answer, err := t.cluster.request(ctx, t.coordinator, &initproducerid.Request{
-			TransactionalID: t.ID, TransactionTimeoutMs: int32(transactionTimeout.Milliseconds()),
-			ProducerID: own.Producer, ProducerEpoch: own.Epoch,
-		})
-		if err != nil {
-			return err
+		now, err := t.cluster.initProducerID(ctx, t.coordinator, &t.ID, own)
+		if err == nil {
+			got = now
 		}
-		r := answer.(*initproducerid.Response)
-		if err := protocol.CodeError(r.ErrorCode, ""); err != nil {
-			return err
-		}
-		got = ProducerEpoch{r.ProducerID, r.ProducerEpoch}
-		return nil
+		return err
 	})
 	return got, err
+}
+
+// initProducerID requests an epoch of a broker, see [Transactional.InitProducerID]; without a transactional ID, a producer ID.
+func (c *Cluster) initProducerID(ctx context.Context, broker int32, transactionalID *string, own ProducerEpoch) (ProducerEpoch, error) {
+	request := kmsg.InitProducerIDRequest{
+		TransactionalID: transactionalID, TransactionTimeoutMillis: int32(transactionTimeout.Milliseconds()),
+		ProducerID: own.Producer, ProducerEpoch: own.Epoch,
+	}
+	answer, err := request.RequestWith(ctx, c.to(broker))
+	if err != nil {
+		return ProducerEpoch{}, err
+	}
+	return ProducerEpoch{answer.ProducerID, answer.ProducerEpoch}, protocol.CodeError(answer.ErrorCode, nil)
 }
 
 // CheckProducerID returns a DeposedError if the producer ID has changed: batches under the old one are not fenced, so the
@@ -153,22 +154,22 @@ func (t *Transactional) addPartitions(ctx context.Context, own ProducerEpoch, al
 
 // addPartitionsOnce adds all partitions or, if some are unknown to the brokers, none, and returns the unknown ones.
 func (t *Transactional) addPartitionsOnce(ctx context.Context, own ProducerEpoch, all []Partition) (unknown []Partition, err error) {
-	request := &addpartitionstotxn.Request{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch}
+	request := kmsg.AddPartitionsToTxnRequest{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch}
 	at := map[string]int{}
 	for _, p := range all {
 		i, known := at[p.Topic]
 		if !known {
 			i, at[p.Topic] = len(request.Topics), len(request.Topics)
-			request.Topics = append(request.Topics, addpartitionstotxn.RequestTopic{Name: p.Topic})
+			request.Topics = append(request.Topics, kmsg.AddPartitionsToTxnRequestTopic{Topic: p.Topic})
 		}
 		request.Topics[i].Partitions = append(request.Topics[i].Partitions, p.Index)
 	}
 	err = t.requestCoordinator(ctx, func(ctx context.Context) error {
-		answer, err := t.cluster.request(ctx, t.coordinator, request)
+		answer, err := request.RequestWith(ctx, t.cluster.to(t.coordinator))
 		if err != nil {
 			return err
 		}
-		unknown, err = readRefusals(answer.(*addpartitionstotxn.Response))
+		unknown, err = readRefusals(answer)
 		return err
 	})
 	return unknown, err
@@ -178,14 +179,14 @@ func (t *Transactional) addPartitionsOnce(ctx context.Context, own ProducerEpoch
 const operationNotAttempted = kafka.Error(55)
 
 // readRefusals returns the partitions that do not exist, and the first other error.
-func readRefusals(r *addpartitionstotxn.Response) (unknown []Partition, err error) {
-	for _, topic := range r.Results {
-		for _, p := range topic.Results {
+func readRefusals(r *kmsg.AddPartitionsToTxnResponse) (unknown []Partition, err error) {
+	for _, topic := range r.Topics {
+		for _, p := range topic.Partitions {
 			switch code := kafka.Error(p.ErrorCode); {
 			case code == kafka.UnknownTopicOrPartition:
-				unknown = append(unknown, Partition{topic.Name, p.PartitionIndex})
+				unknown = append(unknown, Partition{topic.Topic, p.Partition})
 			case code == kafka.TopicAuthorizationFailed:
-				return nil, fmt.Errorf("no right to fence an older writer of topic %q: grant WRITE on it: %w", topic.Name, code)
+				return nil, fmt.Errorf("no right to fence an older writer of topic %q: grant WRITE on it: %w", topic.Topic, code)
 			case code != 0 && code != operationNotAttempted:
 				return nil, code
 			}
@@ -197,11 +198,12 @@ func readRefusals(r *addpartitionstotxn.Response) (unknown []Partition, err erro
 // abortTransaction ends the transaction, which writes a marker to each of its partitions.
 func (t *Transactional) abortTransaction(ctx context.Context, own ProducerEpoch) error {
 	return t.requestCoordinator(ctx, func(ctx context.Context) error {
-		answer, err := t.cluster.request(ctx, t.coordinator, &endtxn.Request{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch})
+		request := kmsg.EndTxnRequest{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch}
+		answer, err := request.RequestWith(ctx, t.cluster.to(t.coordinator))
 		if err != nil {
 			return err
 		}
-		return protocol.CodeError(answer.(*endtxn.Response).ErrorCode, "")
+		return protocol.CodeError(answer.ErrorCode, nil)
 	})
 }
 
@@ -341,12 +343,12 @@ func (t *Transactional) findCoordinator(ctx context.Context) error {
 // lookUpCoordinator returns the ID of the broker that the brokers name as the coordinator.
 func (t *Transactional) lookUpCoordinator(ctx context.Context) (int32, error) {
 	const transactions = 1 // type of coordinator
-	answer, err := t.cluster.request(ctx, anyBroker, &findcoordinator.Request{Key: t.ID, KeyType: transactions})
+	request := kmsg.FindCoordinatorRequest{CoordinatorKey: t.ID, CoordinatorType: transactions}
+	answer, err := request.RequestWith(ctx, t.cluster.to(anyBroker))
 	if err != nil {
 		return NoID, err
 	}
-	r := answer.(*findcoordinator.Response)
-	return r.NodeID, protocol.CodeError(r.ErrorCode, r.ErrorMessage)
+	return answer.NodeID, protocol.CodeError(answer.ErrorCode, answer.ErrorMessage)
 }
 
 // TransactionalID returns the transactional ID by which all processes of a group fence a sink, or the state.
@@ -438,7 +440,6 @@ func (r *Reader) QueryEpochEnds(ctx context.Context, spans []*Span) error {
 // queryEpochEnds is QueryEpochEnds for partitions of one leader.
 func (r *Reader) queryEpochEnds(ctx context.Context, leader int32, spans []*Span) {
 	request := kmsg.NewPtrOffsetForLeaderEpochRequest()
-	request.SetVersion(3)
 	for topic, all := range spansByTopic(spans) {
 		t := kmsg.OffsetForLeaderEpochRequestTopic{Topic: topic}
 		for _, s := range all {
@@ -450,7 +451,7 @@ func (r *Reader) queryEpochEnds(ctx context.Context, leader int32, spans []*Span
 	}
 	limited, cancel := r.limitRequest(ctx)
 	defer cancel()
-	answer, err := requestForeign[*kmsg.OffsetForLeaderEpochResponse](limited, r.cluster, leader, forRequests, request)
+	answer, err := request.RequestWith(limited, r.cluster.to(leader))
 	if err != nil {
 		_ = failSpans(spans, err)
 		return
@@ -465,7 +466,7 @@ func (r *Reader) queryEpochEnds(ctx context.Context, leader int32, spans []*Span
 			}
 			delete(unanswered, s.Partition)
 			if s.EpochEnd = p.EndOffset; p.ErrorCode != 0 {
-				s.Err = fmt.Errorf("asking %s for its history: %w", s.Partition, protocol.CodeError(p.ErrorCode, ""))
+				s.Err = fmt.Errorf("asking %s for its history: %w", s.Partition, protocol.CodeError(p.ErrorCode, nil))
 			}
 		}
 	}
@@ -488,9 +489,9 @@ func (r *Reader) OriginAt(ctx context.Context, by Lead, p Partition, offset int6
 	request.MaxBytes, request.Topics[0].Partitions[0].PartitionMaxBytes = 1, 1 // one batch, however large
 	limited, cancel := r.limitRequest(ctx)
 	defer cancel()
-	answer, err := requestForeign[*kmsg.FetchResponse](limited, r.cluster, by.Broker, forReading, request)
+	answer, err := request.RequestWith(limited, requestor{r.cluster, by.Broker, forReading})
 	if err == nil {
-		err = protocol.CodeError(answer.ErrorCode, "")
+		err = protocol.CodeError(answer.ErrorCode, nil)
 	}
 	if err != nil {
 		return o, false, err
@@ -499,7 +500,7 @@ func (r *Reader) OriginAt(ctx context.Context, by Lead, p Partition, offset int6
 		return o, false, protocol.ErrMalformed
 	}
 	one := answer.Topics[0].Partitions[0]
-	if err := protocol.CodeError(one.ErrorCode, ""); err != nil {
+	if err := protocol.CodeError(one.ErrorCode, nil); err != nil {
 		return o, false, fmt.Errorf("reading %s: %w", p, err)
 	}
 	batches := protocol.Batches(one.RecordBatches)
@@ -515,26 +516,19 @@ const NoID = -1
 
 // NewProducerID requests a producer ID, with epoch 0, for writing to a topic. An InitProducerId request without a
 // transactional ID goes to any broker (KIP-98).
-func (c *Cluster) NewProducerID(ctx context.Context, topic string) (id int64, epoch int16, err error) {
+func (c *Cluster) NewProducerID(ctx context.Context, topic string) (id ProducerEpoch, err error) {
 	err = retryOnce(ctx, func() error {
-		answer, err := c.request(ctx, anyBroker, &initproducerid.Request{
-			TransactionTimeoutMs: int32(time.Minute.Milliseconds()), ProducerID: NoID, ProducerEpoch: NoID,
-		})
-		if err != nil {
-			return err
-		}
-		r := answer.(*initproducerid.Response)
-		id, epoch = r.ProducerID, r.ProducerEpoch
-		return protocol.CodeError(r.ErrorCode, "")
+		id, err = c.initProducerID(ctx, anyBroker, nil, NoProducer)
+		return err
 	})
 	if errors.Is(err, kafka.UnsupportedVersion) {
-		return 0, 0, &sinks.UnavailableError{
+		return id, &sinks.UnavailableError{
 			Code: condition.SinkMisconfigured, Reason: "Kafka does not issue producer IDs", Err: err,
 			Remedy: "set kafka.idempotence to false, or use brokers from Kafka 0.11 on",
 		}
 	}
 	if err != nil && protocol.IsBrokerError(err) && protocol.ClassifyError(err) != protocol.Unauthorized {
-		return 0, 0, fmt.Errorf("cannot get a producer ID for topic %q: %w", topic, err)
+		return id, fmt.Errorf("cannot get a producer ID for topic %q: %w", topic, err)
 	}
-	return id, epoch, c.SinkError(ctx, topic, err)
+	return id, c.SinkError(ctx, topic, err)
 }

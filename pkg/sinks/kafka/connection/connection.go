@@ -1,22 +1,20 @@
 package connection
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	kproto "github.com/segmentio/kafka-go/protocol"
-	"github.com/segmentio/kafka-go/protocol/apiversions"
-	"github.com/segmentio/kafka-go/protocol/initproducerid"
-	"github.com/segmentio/kafka-go/protocol/saslauthenticate"
-	"github.com/segmentio/kafka-go/protocol/saslhandshake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
@@ -49,13 +47,13 @@ type Connection struct {
 
 // call waits for one answer, to a request or to a batch that shares a request with others.
 type call struct {
-	request kproto.Message // nil for a batch
+	request kmsg.Request // nil for a batch
 	batch   protocol.RecordBatch
 	answer  chan answer // buffered: the reader does not wait for the caller
 }
 
 type answer struct {
-	message    kproto.Message
+	message    kmsg.Response
 	err        error
 	brokerTime time.Duration
 	baseOffset int64 // offset of a written batch
@@ -67,9 +65,8 @@ func (c *call) failWith(err error) { c.answer <- answer{err: err} }
 // request is what is sent at once: one call, or many with a batch each.
 type request struct {
 	calls   []*call
-	message kproto.Message
+	message kmsg.Request // of the version that the broker has
 	id      int32
-	version int16
 }
 
 func (r *request) failAll(err error) {
@@ -118,8 +115,9 @@ func (c *Connection) Wait(ctx context.Context) error {
 	}
 }
 
-// RoundTrip sends a request and waits for the answer, or for the end of ctx.
-func (c *Connection) RoundTrip(ctx context.Context, r kproto.Message) (kproto.Message, error) {
+// RoundTrip sends a request in the newest version that the broker has of those in use, and waits for the answer, or for the
+// end of ctx.
+func (c *Connection) RoundTrip(ctx context.Context, r kmsg.Request) (kmsg.Response, error) {
 	one := &call{request: r, answer: make(chan answer, 1)}
 	c.enqueue(one)
 	select {
@@ -223,7 +221,7 @@ func (c *Connection) sendRequests(ctx context.Context, s *session, sent chan<- *
 			continue
 		}
 		r.id = id
-		err = r.writeTo(w, c.dialer.ClientID)
+		err = protocol.WriteRequest(w, r.message, r.id, c.dialer.ClientID)
 		sent <- r // does not block: free bounds its length
 		if err != nil {
 			return err
@@ -275,22 +273,30 @@ func (c *Connection) nextRequest(ctx context.Context, s *session) (*request, err
 				return nil, context.Cause(ctx)
 			}
 		}
-		var offered bool
-		if r.version, offered = s.versions[r.message.ApiKey()]; offered && !lacksFields(r.message, r.version) {
-			if own, ok := r.message.(protocol.Negotiated); ok {
-				r.message = own.AtVersion(s.newest[r.message.ApiKey()])
-			}
+		var err error
+		if r.message, err = r.compose(s, c.dialer.Timeout); err == nil {
 			return r, nil
 		}
-		r.failAll(kafka.UnsupportedVersion)
+		r.failAll(err)
 	}
 }
 
-// lacksFields reports whether a version of a request lacks a field that is needed. InitProducerId has the epoch to continue
-// from since version 3 (KIP-360, Kafka 2.5); without it, a process that was fenced would fence its successor.
-func lacksFields(m kproto.Message, version int16) bool {
-	r, ok := m.(*initproducerid.Request)
-	return ok && r.TransactionalID != "" && version < 3
+// compose returns the message of a request in the version that the broker has. InitProducerId has the epoch to continue from
+// since version 3 (KIP-360, Kafka 2.5); without it, a process that was fenced would fence its successor.
+func (r *request) compose(s *session, timeout time.Duration) (kmsg.Request, error) {
+	if r.calls[0].request == nil {
+		var batches []protocol.RecordBatch
+		for _, one := range r.calls {
+			batches = append(batches, one.batch)
+		}
+		// Half of our own timeout: the broker gives up first, and answers with an error.
+		return protocol.NewProduceRequest(s.newest[int16(kmsg.Produce)], timeout/2, batches...), nil
+	}
+	m, err := s.atVersion(r.calls[0].request)
+	if init, ok := m.(*kmsg.InitProducerIDRequest); ok && init.TransactionalID != nil && init.Version < 3 {
+		err = kafka.UnsupportedVersion
+	}
+	return m, err
 }
 
 // dequeueRequest removes from the queue what goes into one request; nil if it is empty. Requires c.mu.
@@ -300,7 +306,7 @@ func (c *Connection) dequeueRequest() *request {
 	}
 	if first := c.queue[0]; first.request != nil {
 		c.queue = c.queue[1:]
-		return &request{calls: []*call{first}, message: first.request}
+		return &request{calls: []*call{first}}
 	}
 	return c.dequeueBatches()
 }
@@ -313,7 +319,7 @@ func (c *Connection) readResponse(s *session, r *request) error {
 	}
 	c.awaitingSince.Store(time.Now().UnixNano())
 	defer c.awaitingSince.Store(0)
-	return r.readAnswers(s, c.readyTime(), func(throttled time.Duration) {
+	return r.readAnswers(s.reader, c.readyTime(), func(throttled time.Duration) {
 		c.mutedUntil.Store(time.Now().Add(throttled).UnixNano())
 		c.throttle.RecordThrottle(throttled)
 		_ = s.SetWriteDeadline(c.progressDeadline()) // of a write under way; an error means that the connection has failed, which the writer notices
@@ -330,17 +336,26 @@ func (c *Connection) readyTime() time.Time {
 	return time.Now().Add(max(0, c.throttle.Remaining()))
 }
 
-// deadlineWriter bounds the time for each write, not for the whole request: a slow network may need long for a large one.
+// deadlineWriter bounds the time for each part of a request, not for all of it: a slow network may need long for a large one.
 type deadlineWriter struct {
 	s *session
 	c *Connection
 }
 
-func (w deadlineWriter) Write(b []byte) (int, error) {
-	if err := w.s.SetWriteDeadline(w.c.progressDeadline()); err != nil {
-		return 0, err
+// maxWriteBytes is the size of a part.
+const maxWriteBytes = 64 << 10
+
+func (w deadlineWriter) Write(b []byte) (n int, err error) {
+	for part := range slices.Chunk(b, maxWriteBytes) {
+		if err := w.s.SetWriteDeadline(w.c.progressDeadline()); err != nil {
+			return n, err
+		}
+		written, err := w.s.Write(part)
+		if n += written; err != nil {
+			return n, err
+		}
 	}
-	return w.s.Write(b)
+	return n, nil
 }
 
 // Dialer configures connections to brokers. It is not changed while it is used.
@@ -366,12 +381,33 @@ type Throttle interface {
 	WaitUntilReady(ctx context.Context) error
 }
 
-// session is an established connection, and the API versions to use.
+// session is an established connection.
 type session struct {
-	*kproto.Conn
-	versions map[kproto.ApiKey]int16
-	newest   map[kproto.ApiKey]int16 // that the broker has, which kafka-go may not have
-	renewAt  time.Time               // when to authenticate again, before the broker ends the session
+	net.Conn
+	reader  *bufio.Reader
+	newest  map[int16]int16 // version that the broker has of each API
+	renewAt time.Time       // when to authenticate again, before the broker ends the session
+}
+
+// atVersion returns a request in the version to use.
+func (s *session) atVersion(r kmsg.Request) (kmsg.Request, error) {
+	newest, offered := s.newest[r.Key()]
+	if !offered {
+		return nil, kafka.UnsupportedVersion
+	}
+	return protocol.AtVersion(r, newest), nil
+}
+
+// roundTrip sends a request and reads the answer, while nothing else uses the session.
+func (s *session) roundTrip(clientID string, r kmsg.Request) (kmsg.Response, error) {
+	r, err := s.atVersion(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := protocol.WriteRequest(s, r, 0, clientID); err != nil {
+		return nil, err
+	}
+	return protocol.ReadResponse(s.reader, r, 0)
 }
 
 // unlimited is the lifetime of a session that the broker does not end.
@@ -416,20 +452,18 @@ func (d *Dialer) startSession(ctx context.Context, raw net.Conn, address string)
 		}
 		raw = secure
 	}
-	s := &session{kproto.NewConn(raw, d.ClientID), map[kproto.ApiKey]int16{}, map[kproto.ApiKey]int16{}, time.Now().Add(unlimited)}
-	answer, err := s.RoundTrip(&apiversions.Request{})
+	s := &session{raw, bufio.NewReader(raw), map[int16]int16{int16(kmsg.ApiVersions): 0}, time.Now().Add(unlimited)}
+	answer, err := s.roundTrip(d.ClientID, kmsg.NewPtrApiVersionsRequest())
 	if err != nil {
 		return nil, err
 	}
-	offered := answer.(*apiversions.Response)
-	if err := protocol.CodeError(offered.ErrorCode, ""); err != nil {
+	offered := answer.(*kmsg.ApiVersionsResponse)
+	if err := protocol.CodeError(offered.ErrorCode, nil); err != nil {
 		return nil, fmt.Errorf("asking for API versions: %w", err)
 	}
 	for _, r := range offered.ApiKeys {
-		key := kproto.ApiKey(r.ApiKey)
-		s.versions[key], s.newest[key] = key.SelectVersion(r.MinVersion, r.MaxVersion), r.MaxVersion
+		s.newest[r.ApiKey] = r.MaxVersion
 	}
-	s.SetVersions(s.versions)
 	if d.Mechanism == nil {
 		return s, nil
 	}
@@ -448,29 +482,29 @@ func (d *Dialer) renewSession(ctx context.Context, s *session, address string) e
 
 // authenticate does the SASL exchange, and sets when it has to be repeated.
 func (d *Dialer) authenticate(ctx context.Context, s *session, address string) error {
-	answer, err := s.RoundTrip(&saslhandshake.Request{Mechanism: d.Mechanism.Name()})
+	answer, err := s.roundTrip(d.ClientID, &kmsg.SASLHandshakeRequest{Mechanism: d.Mechanism.Name()})
 	if err != nil {
 		return err
 	}
-	if err := protocol.CodeError(answer.(*saslhandshake.Response).ErrorCode, ""); err != nil {
+	if err := protocol.CodeError(answer.(*kmsg.SASLHandshakeResponse).ErrorCode, nil); err != nil {
 		return err
 	}
 	startedAt, lifetime := time.Now(), int64(0)
 	state, token, err := d.Mechanism.Authenticate(ctx, address)
 	for done := false; err == nil && !done; {
-		answer, err = s.RoundTrip(&saslauthenticate.Request{AuthBytes: token})
+		answer, err = s.roundTrip(d.ClientID, &kmsg.SASLAuthenticateRequest{SASLAuthBytes: token})
 		if errors.Is(err, io.EOF) { // older brokers close the connection instead of answering
 			return kafka.SASLAuthenticationFailed
 		}
 		if err != nil {
 			return err
 		}
-		r := answer.(*saslauthenticate.Response)
+		r := answer.(*kmsg.SASLAuthenticateResponse)
 		if err := protocol.CodeError(r.ErrorCode, r.ErrorMessage); err != nil {
 			return err
 		}
-		lifetime = r.SessionLifetimeMs
-		done, token, err = state.Challenge(r.AuthBytes)
+		lifetime = r.SessionLifetimeMillis
+		done, token, err = state.Challenge(r.SASLAuthBytes)
 	}
 	if s.renewAt = startedAt.Add(unlimited); lifetime > 0 {
 		s.renewAt = startedAt.Add(time.Duration(lifetime) * time.Millisecond / 10 * 9)

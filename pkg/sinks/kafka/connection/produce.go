@@ -1,12 +1,13 @@
 package connection
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"time"
 
-	kproto "github.com/segmentio/kafka-go/protocol"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 )
@@ -80,34 +81,13 @@ func (c *Connection) dequeueBatches() *request {
 	}
 	clear(c.queue[len(later):])
 	c.queue = later
-	// Half of our own timeout: the broker gives up first, and answers with an error.
-	message := protocol.ProduceRequest{TimeoutMillis: int32(c.dialer.Timeout.Milliseconds() / 2)}
-	for _, one := range r.calls {
-		message.Batches = append(message.Batches, one.batch)
-	}
-	r.message = message
 	return r
-}
-
-// foreignRequest is a request that kafka-go has no type for.
-type foreignRequest interface {
-	Write(w io.Writer, correlation int32, clientID string) error
-	Read(r io.Reader, correlation int32) (kproto.Message, error)
-}
-
-var _ foreignRequest = protocol.ForeignRequest{}
-
-func (r *request) writeTo(w io.Writer, clientID string) error {
-	if own, ok := r.message.(foreignRequest); ok {
-		return own.Write(w, r.id, clientID)
-	}
-	return kproto.WriteRequest(w, r.version, r.id, clientID, r.message)
 }
 
 // readAnswers reads the answer and hands its parts to the calls. The broker could work on it from since on. throttled is
 // called with the throttle time, if any, before the calls have their answers: they send more then.
-func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(time.Duration)) error {
-	m, err := r.readMessage(from)
+func (r *request) readAnswers(from *bufio.Reader, since time.Time, throttled func(time.Duration)) error {
+	m, err := protocol.ReadResponse(from, r.message, r.id)
 	if err != nil {
 		return err
 	}
@@ -118,7 +98,7 @@ func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(ti
 		r.calls[0].answer <- answer{message: m}
 		return nil
 	}
-	answered := r.readProduced(m)
+	answered := r.readProduced(m.(*kmsg.ProduceResponse))
 	for _, one := range r.calls {
 		if _, ok := answered[one.target()]; !ok {
 			return fmt.Errorf("the response lacks partition %d of topic %q", one.batch.Partition, one.batch.Topic)
@@ -132,28 +112,20 @@ func (r *request) readAnswers(from io.Reader, since time.Time, throttled func(ti
 	return nil
 }
 
-func (r *request) readProduced(m kproto.Message) map[topicPartition]answer {
+// readProduced returns the answers for batches. A response names topics as the request does: by name, or by ID.
+func (r *request) readProduced(m *kmsg.ProduceResponse) map[topicPartition]answer {
 	names := map[protocol.TopicID]string{}
 	for _, one := range r.calls {
 		names[one.batch.TopicID] = one.batch.Topic
 	}
 	answered := map[topicPartition]answer{}
-	for _, a := range protocol.ProduceAnswers(m) {
-		if a.Topic == "" {
-			a.Topic = names[a.TopicID]
+	for _, t := range m.Topics {
+		topic := cmp.Or(t.Topic, names[t.TopicID])
+		for _, p := range t.Partitions {
+			answered[topicPartition{topic, p.Partition}] = answer{
+				err: protocol.CodeError(p.ErrorCode, nil), baseOffset: p.BaseOffset, logStart: p.LogStartOffset,
+			}
 		}
-		answered[topicPartition{a.Topic, a.Partition}] = answer{err: a.Err, baseOffset: a.BaseOffset, logStart: a.LogStart}
 	}
 	return answered
-}
-
-func (r *request) readMessage(from io.Reader) (kproto.Message, error) {
-	if own, ok := r.message.(foreignRequest); ok {
-		return own.Read(from, r.id)
-	}
-	id, m, err := kproto.ReadResponse(from, r.message.ApiKey(), r.version)
-	if err == nil && id != r.id {
-		err = fmt.Errorf("answer %d to request %d", id, r.id)
-	}
-	return m, err
 }

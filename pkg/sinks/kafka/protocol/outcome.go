@@ -66,14 +66,13 @@ func IsBrokerError(err error) bool {
 	return errors.As(err, &code)
 }
 
-// CodeError returns the error of a code and the message of the broker; nil for code 0.
-func CodeError(code int16, message string) error {
+// CodeError returns the error of a code and the message of the broker, which may be nil; nil for code 0.
+func CodeError(code int16, message *string) error {
 	switch {
 	case code == 0:
 		return nil
-	case message == "":
+	case message == nil || *message == "":
 		return kafka.Error(code)
-	default:
-		return fmt.Errorf("%w: %s", kafka.Error(code), message)
 	}
+	return fmt.Errorf("%w: %s", kafka.Error(code), *message)
 }

@@ -52,7 +52,6 @@ func encodeBatches(t testing.TB, codec string, sizes ...int) protocol.Batches {
 			t.Fatal(err)
 		}
 		record.SetTimestamp(one, time.UnixMilli(1))
-		one = one[record.LengthPrefix:]
 		binary.BigEndian.PutUint64(one, uint64(offset)) // as a broker does; the checksum does not cover it
 		all, offset = append(all, one...), offset+records
 	}

@@ -17,11 +17,9 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// Byte positions in a record batch, version 2 (KIP-98; kafka.apache.org/documentation/#recordbatch). They do not count the
-// 4-byte length that precedes a batch in a produce request.
+// Byte positions in a record batch, version 2 (KIP-98; kafka.apache.org/documentation/#recordbatch).
 const (
-	LengthPrefix = 4
-	HeaderSize   = 61
+	HeaderSize = 61
 
 	atBaseOffset  = 0
 	AtBatchLength = 8
@@ -132,7 +130,7 @@ func (e *Encoder) Encode(dst []byte, messages []sinks.Message, budget, most int,
 
 func (e *Encoder) appendBatch(dst []byte, records int, s ProducerSequence) ([]byte, error) {
 	start := len(dst)
-	dst, err := e.compress(append(dst, make([]byte, LengthPrefix+HeaderSize)...), e.records)
+	dst, err := e.compress(append(dst, make([]byte, HeaderSize)...), e.records)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +157,6 @@ func SetTimestamp(b []byte, t time.Time) {
 	if !t.IsZero() {
 		millis = t.UnixMilli()
 	}
-	b = b[LengthPrefix:]
 	be.PutUint64(b[atBaseTime:], uint64(millis))
 	be.PutUint64(b[AtMaxTime:], uint64(millis))
 	be.PutUint32(b[atCRC:], crc32.Checksum(b[atAttributes:], castagnoli)) // last
@@ -170,8 +167,6 @@ const noTimestamp int64 = -1
 
 func (e *Encoder) writeHeader(b []byte, records int, s ProducerSequence) {
 	be := binary.BigEndian
-	be.PutUint32(b, uint32(len(b)-LengthPrefix))
-	b = b[LengthPrefix:]
 	be.PutUint64(b[atBaseOffset:], 0)
 	be.PutUint32(b[AtBatchLength:], uint32(len(b)-AtLeaderEpoch))
 	be.PutUint32(b[AtLeaderEpoch:], math.MaxUint32) // -1: the leader writes its own

@@ -136,7 +136,6 @@ func (e *Encoder) EncodeEntries(dst []byte, entries []sinks.StateEntry, s Produc
 // SetSequence replaces the numbers of a batch. It then needs [SetTimestamp] again, for the checksum.
 func SetSequence(b []byte, s ProducerSequence) {
 	be := binary.BigEndian
-	b = b[LengthPrefix:]
 	be.PutUint64(b[AtProducerID:], uint64(s.Producer))
 	be.PutUint16(b[AtEpoch:], uint16(s.Epoch))
 	be.PutUint32(b[AtSequence:], uint32(s.Sequence))

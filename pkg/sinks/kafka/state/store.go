@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/protocol/createtopics"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -37,9 +37,9 @@ const (
 
 // topicSettings are the settings of a state topic that is created. Small segments are compacted early, so that the part that
 // is not compacted yet can be read in a second.
-var topicSettings = createtopics.RequestTopic{NumPartitions: 1, Configs: []createtopics.RequestConfig{
-	{Name: "cleanup.policy", Value: "compact"}, {Name: "segment.bytes", Value: "67108864"},
-	{Name: "min.cleanable.dirty.ratio", Value: "0.3"}, {Name: "max.message.bytes", Value: "2097152"},
+var topicSettings = kmsg.CreateTopicsRequestTopic{NumPartitions: 1, Configs: []kmsg.CreateTopicsRequestTopicConfig{
+	{Name: "cleanup.policy", Value: kmsg.StringPtr("compact")}, {Name: "segment.bytes", Value: kmsg.StringPtr("67108864")},
+	{Name: "min.cleanable.dirty.ratio", Value: kmsg.StringPtr("0.3")}, {Name: "max.message.bytes", Value: kmsg.StringPtr("2097152")},
 }}
 
 // Store is a [sinks.StateStore] in a compacted topic of one partition. It uses the connections of a sink, which it does not
@@ -238,7 +238,7 @@ func (s *Store) ensureTopic(ctx context.Context) error {
 	_, controller, err := s.cluster.DescribeTopic(ctx, s.partition.Topic)
 	if errors.Is(err, kafka.UnknownTopicOrPartition) {
 		request := topicSettings
-		request.Name, request.ReplicationFactor = s.partition.Topic, -1
+		request.Topic, request.ReplicationFactor = s.partition.Topic, -1
 		if s.replicas > 0 {
 			request.ReplicationFactor = int16(s.replicas)
 		}
