@@ -95,7 +95,7 @@ func parseReply(reply string) (number uint64, ping bool) {
 func (b *openBatch) handleAnswer(reply string, a connection.Answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer signalChange(b.changed)
+	defer connection.Offer(b.changed, struct{}{})
 	st := &b.known
 	if a.Err != nil {
 		st.problem = a.Err
@@ -151,25 +151,10 @@ func (st *batchState) recordRefusal(number uint64, err *stream.Error) {
 	}
 }
 
-// signalChange fills a channel of capacity 1; it never blocks.
-func signalChange(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 func (b *openBatch) currentState() batchState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.known
-}
-
-// resetProblem clears the errors of earlier questions before the server is asked again.
-func (b *openBatch) resetProblem() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.known.unknownToServer, b.known.problem = false, nil
 }
 
 // actualSequence returns the last sequence of the stream, if the message was refused because that is not the expected one.
@@ -214,7 +199,9 @@ func (c *batchCloser) awaitBatch(ctx context.Context, b *openBatch, done func(ba
 // closeBatch asks the server to end a batch and repeats that until it answers, because a stream that has just lost its
 // leader drops requests. The answer is exact: the stream stores nothing of the batch after it.
 func (c *batchCloser) closeBatch(ctx context.Context, l *connection.Link, b *openBatch) (st batchState, err error) {
-	b.resetProblem()
+	b.mu.Lock()
+	b.known.unknownToServer, b.known.problem = false, nil // of earlier questions
+	b.mu.Unlock()
 	number := l.StartCall(connection.Call{SentTo: connection.SubjectIs(b.firstSubject), OnAnswer: b.handleAnswer})
 	defer l.EndCall(number)
 	ping := &nats.Msg{Subject: b.firstSubject, Reply: string(b.appendReply(nil, l.ReplySubject(number), beyondBatch, opPing))}

@@ -95,10 +95,10 @@ func (p *batchPublisher) prepareBatch(ctx context.Context, l *connection.Link) e
 	return p.end.saveEpoch(ctx)
 }
 
-// countStored advances done over the messages that are in the stream or are not for it.
+// countStored advances done over the messages that are in the stream.
 func (p *batchPublisher) countStored(messages []sinks.Message, done int) int {
 	_, through, _ := p.end.currentEnd()
-	for done < len(messages) && (messages[done].Offset <= through || p.encoder.omitsChange(messages[done].Change)) {
+	for done < len(messages) && messages[done].Offset <= through {
 		done++
 	}
 	return done
@@ -161,23 +161,10 @@ func (p *batchPublisher) handleIncomplete(ctx context.Context, l *connection.Lin
 	if err := p.resolveInDoubt(ctx, l); err != nil {
 		return err
 	}
-	if st.refused != nil && p.countStored(messages, 0) == p.indexOfNumber(messages, st.refused.number) {
+	if st.refused != nil && uint64(p.countStored(messages, 0)) == st.refused.number-1 {
 		return p.classifyRefusal(st.refused, b.firstSubject)
 	}
 	return st.problem
-}
-
-// indexOfNumber returns the index of the message that has a number in its batch. Omitted changes have no number.
-func (p *batchPublisher) indexOfNumber(messages []sinks.Message, number uint64) int {
-	for i := range messages {
-		if p.encoder.omitsChange(messages[i].Change) {
-			continue
-		}
-		if number--; number == 0 {
-			return i
-		}
-	}
-	return len(messages)
 }
 
 // sendMessages hands messages to the client library, as many as may be in flight; the last one commits the batch. Its error
@@ -185,36 +172,26 @@ func (p *batchPublisher) indexOfNumber(messages []sinks.Message, number uint64) 
 func (p *batchPublisher) sendMessages(ctx context.Context, l *connection.Link, b *openBatch, call string,
 	messages []sinks.Message) error {
 	msg, bytesLeft, limit := p.encoder.newMessage(), p.cfg.MaxInFlightBytes, max(1, p.nextSize)
-	for i := p.nextSentIndex(messages, 0); i < len(messages); {
+	for i, m := range messages {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if len(b.offsets)%stateCheckInterval == 0 && b.currentState().isOver() {
+		if i%stateCheckInterval == 0 && b.currentState().isOver() {
 			return nil // the server would not store what follows
 		}
-		m, next := messages[i], p.nextSentIndex(messages, i+1)
 		bytesLeft -= int64(m.Change.Size())
 		operation := opAppend
 		switch {
-		case len(b.offsets)+1 == limit, next == len(messages), int64(messages[next].Change.Size()) > bytesLeft:
+		case i+1 == limit, i+1 == len(messages), int64(messages[i+1].Change.Size()) > bytesLeft:
 			operation = opCommit
-		case len(b.offsets) == 0:
+		case i == 0:
 			operation = opStart
 		}
 		if err := p.sendMessage(ctx, l, b, call, msg, m, operation); err != nil || operation == opCommit {
 			return err
 		}
-		i = next
 	}
 	return nil
-}
-
-// nextSentIndex returns the index of the first message from i on that is not omitted.
-func (p *batchPublisher) nextSentIndex(messages []sinks.Message, i int) int {
-	for i < len(messages) && p.encoder.omitsChange(messages[i].Change) {
-		i++
-	}
-	return i
 }
 
 // sendMessage hands one message of a batch to the client library. If the library refuses it, the batch ends before it.

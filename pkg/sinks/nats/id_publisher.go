@@ -99,7 +99,7 @@ func (p *idPublisher) forgetAcked() {
 // publishWindow is a part of one Publish by message ID. Messages of one object are sent one at a time, each after the
 // previous one is acknowledged; those of different objects are in flight together. // I3
 //
-// One goroutine uses it; only queueAnswer is called by others.
+// One goroutine uses it; others only fill answers.
 type publishWindow struct {
 	publisher *idPublisher
 	ctx       context.Context
@@ -135,7 +135,7 @@ type messageAnswer struct {
 func (w *publishWindow) chainByObject(ahead map[uint64]bool) {
 	newest := make(map[uint64]int, len(w.messages)) // by hash of the object; objects with the same hash share a chain
 	for i, m := range w.messages {
-		if ahead[m.Offset] || w.publisher.encoder.omitsChange(m.Change) {
+		if ahead[m.Offset] {
 			w.states[i].acked = true
 			continue
 		}
@@ -221,7 +221,7 @@ func (w *publishWindow) sendMessage(i int) error {
 	defer p.encoder.releaseBuffer(w.encoded, buffer)
 	w.encoded.setMessageID(p.cfg.Stream, p.progress.messageIDFor(m))
 	st.call = w.link.StartCall(connection.Call{SentTo: connection.SubjectIs(w.encoded.Subject),
-		OnAnswer: func(_ string, a connection.Answer) { w.queueAnswer(i, a) }})
+		OnAnswer: func(_ string, a connection.Answer) { connection.Offer(w.answers, messageAnswer{i, a}) }})
 	w.encoded.Reply = w.link.ReplySubject(st.call)
 	if err := w.link.Publish(w.ctx, w.encoded.Msg); err != nil {
 		return err
@@ -230,15 +230,6 @@ func (w *publishWindow) sendMessage(i int) error {
 	p.inFlight.Add(1)
 	w.inFlightBytes += int64(m.Change.Size())
 	return nil
-}
-
-// queueAnswer passes an answer to the goroutine of the window. It never blocks: only the first answer to a message counts,
-// and answers has capacity for that.
-func (w *publishWindow) queueAnswer(message int, a connection.Answer) {
-	select {
-	case w.answers <- messageAnswer{message, a}:
-	default:
-	}
 }
 
 // handleAnswer records the first answer to a message, and makes the next message of its object ready.

@@ -174,16 +174,30 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 			return 0, err
 		}
 	}
-	n, err := s.publishOrdered(ctx, l, lane, batch)
+	n, err := s.publishHeld(ctx, l, lane, batch)
 	if t != nil {
 		t.recordPublish(lane, s.fence.ackedSequence(lane), err)
 	}
-	for i := range batch[:n] {
-		if s.encoder.omitsChange(batch[i].Change) {
-			s.omitted.Add(1)
+	return n, s.handlePublishError(ctx, l, lane, err)
+}
+
+// publishHeld publishes the changes that the destination can hold, and accepts the others in their turn.
+func (s *Sink) publishHeld(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (n int, err error) {
+	if s.cfg.Mode != modeKV {
+		return s.publishOrdered(ctx, l, lane, batch)
+	}
+	var held []sinks.Message
+	var places []int // of these in batch
+	for i, m := range batch {
+		if !s.encoder.omitsChange(m.Change) {
+			held, places = append(held, m), append(places, i)
 		}
 	}
-	return n, s.handlePublishError(ctx, l, lane, err)
+	if places = append(places, len(batch)); len(held) > 0 {
+		n, err = s.publishOrdered(ctx, l, lane, held)
+	}
+	s.omitted.Add(uint64(places[n] - n))
+	return places[n], err
 }
 
 // handlePublishError names what the user may not publish to, splits the single lane if a subject was refused, and has the

@@ -47,9 +47,10 @@ type Options struct {
 // the connection up, or the server refuses the inbox, the link is dead and its owner dials another. It is safe for
 // concurrent use.
 type Link struct {
+	calls
+
 	opts    Options
 	outage  *Outage
-	calls   calls
 	lines   sentLines
 	expired func() bool // see Options.Authenticate
 	inbox   string      // prefix of the reply subjects, with the dot at its end
@@ -78,7 +79,7 @@ func Dial(o Options, absence *Outage) *Link {
 	go func() {
 		l.nc, l.err = l.dialServers(ctx)
 		if l.err != nil {
-			absence.startOutage(o.disconnectProblem(l.err))
+			absence.setProblem(o.disconnectProblem(l.err))
 		}
 		close(l.dialled)
 		if l.err == nil {
@@ -131,7 +132,7 @@ func markErrors[T any, Reader ~func() (T, error)](read Reader) Reader {
 }
 
 func (l *Link) clientOptions(ctx context.Context) []nats.Option {
-	reportOutage := func(err error) { l.outage.startOutage(l.opts.disconnectProblem(err)) }
+	reportOutage := func(err error) { l.outage.setProblem(l.opts.disconnectProblem(err)) }
 	return []nats.Option{
 		nats.Name(connectionName),
 		nats.SetCustomDialer(&dialer{ctx: ctx, current: &l.current, report: reportOutage}),
@@ -195,8 +196,6 @@ type Outage struct {
 	problem condition.Problem // zero while there is a connection
 }
 
-func (a *Outage) startOutage(p condition.Problem) { a.setProblem(p) }
-
 func (a *Outage) setProblem(p condition.Problem) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -238,15 +237,15 @@ func (l *Link) handleConnected(nc *nats.Conn) {
 func (l *Link) handleDisconnected(err error) {
 	l.connectedReported.Store(false)
 	if !l.closing.Load() {
-		l.outage.startOutage(l.opts.disconnectProblem(err))
+		l.outage.setProblem(l.opts.disconnectProblem(err))
 	}
-	l.calls.failCalls("", l.preferRefusal(&sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: "the connection to NATS was lost", Err: err}))
+	l.failCalls("", l.preferRefusal(&sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: "the connection to NATS was lost", Err: err}))
 	l.notifyChange()
 }
 
 func (l *Link) handleClosed(*nats.Conn) {
 	l.cancel()
-	l.calls.failCalls("", l.preferRefusal(&sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed}))
+	l.failCalls("", l.preferRefusal(&sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed}))
 	l.notifyChange()
 	close(l.libraryClosed)
 }
@@ -288,12 +287,12 @@ func subscriptionRefusal(err error, inbox string) *sinks.UnavailableError {
 // nothing can arrive there, and it does not retry that by itself: the link closes.
 func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 	if m := publishViolation.FindStringSubmatch(err.Error()); m != nil {
-		l.calls.failCalls(m[1], &DeniedError{Subject: m[1], Err: err})
+		l.failCalls(m[1], &DeniedError{Subject: m[1], Err: err})
 	}
 	if refusal := subscriptionRefusal(err, l.inbox); refusal != nil {
 		l.refusal.Store(refusal)
-		l.outage.startOutage(refusal.Problem())
-		l.calls.failCalls("", refusal)
+		l.outage.setProblem(refusal.Problem())
+		l.failCalls("", refusal)
 		l.closing.Store(true)
 		nc.Close()
 	}
@@ -301,7 +300,7 @@ func (l *Link) handleAsyncError(nc *nats.Conn, err error) {
 		l.lines.recordRefusal()
 	}
 	if isRefused(err) {
-		l.outage.startOutage(l.opts.disconnectProblem(err))
+		l.outage.setProblem(l.opts.disconnectProblem(err))
 	}
 }
 
@@ -334,14 +333,8 @@ func (l *Link) dispatchAnswer(m *nats.Msg) {
 		return // not an answer to a message of this link
 	}
 	const noResponders = "503" // ADR-4 and the no_responders option of the client protocol's CONNECT
-	l.calls.deliverAnswer(number, reply, Answer{Data: m.Data, Header: m.Header, NoResponders: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
+	l.deliverAnswer(number, reply, Answer{Data: m.Data, Header: m.Header, NoResponders: len(m.Data) == 0 && m.Header.Get("Status") == noResponders})
 }
-
-// StartCall registers a call and returns its number. The caller must end it with EndCall.
-func (l *Link) StartCall(one Call) uint64 { return l.calls.addCall(one) }
-
-// EndCall removes a call: later answers to it are dropped.
-func (l *Link) EndCall(number uint64) { l.calls.removeCall(number) }
 
 // ReplySubject returns the reply subject of a call. A caller may append a dot and more tokens; OnAnswer receives them.
 func (l *Link) ReplySubject(number uint64) string { return l.inbox + strconv.FormatUint(number, 10) }

@@ -85,12 +85,7 @@ func isDisconnected(err error) bool {
 // Request sends a message and waits for its first answer, no longer than the timeout of the link.
 func (l *Link) Request(ctx context.Context, m *nats.Msg) (Answer, error) {
 	answers := make(chan Answer, 1)
-	number := l.StartCall(Call{SentTo: SubjectIs(m.Subject), OnAnswer: func(_ string, a Answer) {
-		select {
-		case answers <- a:
-		default: // only the first answer counts
-		}
-	}})
+	number := l.StartCall(Call{SentTo: SubjectIs(m.Subject), OnAnswer: func(_ string, a Answer) { Offer(answers, a) }}) // the first counts
 	defer l.EndCall(number)
 	m.Reply = l.ReplySubject(number)
 	if err := l.Publish(ctx, m); err != nil {
@@ -202,8 +197,16 @@ type Answer struct {
 	Err          error // why no answer will come; the other fields are zero
 }
 
-// addCall registers a call and returns its number. The caller removes it.
-func (c *calls) addCall(one Call) uint64 {
+// Offer sends to a channel that has room, and drops the value else; it never blocks.
+func Offer[T any](to chan<- T, value T) {
+	select {
+	case to <- value:
+	default:
+	}
+}
+
+// StartCall registers a call and returns its number. The caller must end it with EndCall.
+func (c *calls) StartCall(one Call) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open == nil {
@@ -214,8 +217,8 @@ func (c *calls) addCall(one Call) uint64 {
 	return c.newest
 }
 
-// removeCall removes a call: later answers to it are dropped.
-func (c *calls) removeCall(number uint64) {
+// EndCall removes a call: later answers to it are dropped.
+func (c *calls) EndCall(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, number)

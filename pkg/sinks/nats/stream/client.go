@@ -320,10 +320,7 @@ func (c Client) readDirect(ctx context.Context, from, through uint64, each func(
 	answers := make(chan connection.Answer, readMessages+2)
 	subject := "$JS.API.DIRECT.GET." + c.Name
 	number := c.Link.StartCall(connection.Call{SentTo: connection.SubjectIs(subject), OnAnswer: func(_ string, a connection.Answer) {
-		select {
-		case answers <- a:
-		default: // more answers than requested: the missing ones are detected as a gap
-		}
+		connection.Offer(answers, a) // if there are more than requested, the missing ones are detected as a gap
 	}})
 	defer c.Link.EndCall(number)
 	if err := c.Link.Publish(ctx, &nats.Msg{Subject: subject, Reply: c.Link.ReplySubject(number), Data: body}); err != nil {
@@ -442,10 +439,8 @@ func ParseReceipt(stream, subject string, a connection.Answer) (Receipt, error) 
 		return Receipt{Sequence: sequence}, nil
 	}
 	var ack struct {
-		Stream    string `json:"stream"`
-		Sequence  uint64 `json:"seq"`
-		Duplicate bool   `json:"duplicate"`
-		Error     *Error `json:"error"`
+		jetstream.PubAck
+		Error *Error `json:"error"`
 	}
 	err := json.Unmarshal(a.Data, &ack)
 	switch {

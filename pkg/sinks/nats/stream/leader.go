@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -132,9 +133,7 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 			return Owner{}, fmt.Errorf("encode the owner of %s: %w", o.Description, err)
 		}
 		header := nats.Header{nats.ExpectedLastSubjSeqHdr: {strconv.FormatUint(before.Sequence, 10)}}
-		for name, values := range o.Header {
-			header[name] = values
-		}
+		maps.Copy(header, o.Header)
 		made.Sequence, err = o.Publish(ctx, &nats.Msg{Subject: o.Subject, Header: header, Data: data})
 		if !ConditionFailed(err) {
 			return made, err
