@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -218,18 +217,12 @@ func (c CreateTopics) settingFaults(found *cluster.Layout, settings map[string]s
 	return faults
 }
 
-func (c CreateTopics) createRequest(topic string) kmsg.CreateTopicsRequestTopic {
-	r := kmsg.CreateTopicsRequestTopic{Topic: topic, NumPartitions: -1, ReplicationFactor: -1}
-	if c.Partitions > 0 {
-		r.NumPartitions = int32(c.Partitions)
-	}
-	if c.ReplicationFactor > 0 {
-		r.ReplicationFactor = int16(c.ReplicationFactor)
-	}
+func (c CreateTopics) newTopic(name string) cluster.NewTopic {
+	t := cluster.NewTopic{Name: name, Partitions: c.Partitions, Replicas: c.ReplicationFactor}
 	for _, entry := range c.Configs {
-		r.Configs = append(r.Configs, kmsg.CreateTopicsRequestTopicConfig{Name: entry.Name, Value: &entry.Value})
+		t.Settings = append(t.Settings, [2]string{entry.Name, entry.Value})
 	}
-	return r
+	return t
 }
 
 // maxTopicNameLength is Kafka's limit on the length of a topic name, in bytes (org.apache.kafka.common.internals.Topic).

@@ -131,7 +131,7 @@ func (c *topicCatalog) findOrCreateTopic(ctx context.Context, t *topic) (*cluste
 			Remedy: "create it, or set kafka.createTopics.enabled",
 		}.Wrap(err)
 	}
-	found, err = c.cluster.CreateTopic(ctx, controller, c.create.createRequest(t.name))
+	found, err = c.cluster.CreateTopic(ctx, controller, c.create.newTopic(t.name))
 	switch {
 	case err == nil:
 		return found, nil

@@ -94,8 +94,8 @@ var _ kmsg.Requestor = requestor{}
 
 func (c *Cluster) to(broker int32) requestor { return requestor{c, broker, forRequests} }
 
-// Request implements [kmsg.Requestor]. It waits for the answer for at most the request timeout, which starts when a throttled
-// broker reads again.
+// Request implements [kmsg.Requestor]. It waits for the answer for at most the request timeout, which starts when a
+// throttled broker reads again.
 func (c requestor) Request(ctx context.Context, request kmsg.Request) (kmsg.Response, error) {
 	if c.broker == anyBroker {
 		ctx, cancel := context.WithTimeout(ctx, c.timeout)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -67,27 +68,20 @@ type description struct {
 // DescribeTopic returns the layout of a topic and the broker that is the controller. A topic without partitions is not ready
 // yet, and LeaderNotAvailable.
 func (c *Cluster) DescribeTopic(ctx context.Context, topic string) (found *Layout, controller int32, err error) {
-	err = retryOnce(ctx, func() (err error) {
-		found, controller, err = c.describeOnce(ctx, topic)
+	err = retryOnce(ctx, func() error { // concurrent calls share one metadata request
+		all, err := c.descriptions.Submit(ctx, topic)
+		if found, controller = all.found[topic], all.controller; err == nil && found == nil {
+			err = errOtherTopics
+		}
+		if err == nil {
+			err = found.Err
+		}
 		return err
 	})
 	if err == nil && len(found.Leads) == 0 {
 		err = kafka.LeaderNotAvailable
 	}
 	return found, controller, err
-}
-
-// describeOnce is DescribeTopic without a second attempt. Concurrent calls share one metadata request.
-func (c *Cluster) describeOnce(ctx context.Context, topic string) (*Layout, int32, error) {
-	all, err := c.descriptions.Submit(ctx, topic)
-	if err != nil {
-		return nil, anyBroker, err
-	}
-	found := all.found[topic]
-	if found == nil {
-		return nil, all.controller, errOtherTopics
-	}
-	return found, all.controller, found.Err
 }
 
 // DescribeTopics returns the layouts of topics by name, each with its own error, and the controller.
@@ -142,8 +136,11 @@ type TopicShape struct {
 // within the timeout do not agree, as they do not for a while after a change, and returns none unless most brokers answer.
 // complete: all of them have.
 func (c *Cluster) TopicShapes(ctx context.Context, topics []string, timeout time.Duration) (shapes map[string]TopicShape, complete bool) {
-	answers, brokers := c.askAllBrokers(ctx, topics, timeout)
-	if 2*len(answers) <= brokers {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answers, failed, err := c.askAllBrokers(ctx, topics)
+	brokers := len(failed)
+	if err != nil || 2*len(answers) <= brokers {
 		return nil, false
 	}
 	votes := map[string]int{}
@@ -162,55 +159,40 @@ func (c *Cluster) TopicShapes(ctx context.Context, topics []string, timeout time
 	return shapes, len(answers) == brokers
 }
 
-// askAllBrokers asks every broker of the cluster for the metadata of topics. It returns the answers that come within the
-// timeout, and how many brokers there are; 0 if none names them.
-func (c *Cluster) askAllBrokers(ctx context.Context, topics []string, timeout time.Duration) (answers []*kmsg.MetadataResponse, brokers int) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+// askAllBrokers asks every broker of the cluster for the metadata of topics. It returns the answers, and for each broker nil
+// or why it has not answered. The error is that no broker names the others.
+func (c *Cluster) askAllBrokers(ctx context.Context, topics []string) (answers []*kmsg.MetadataResponse, failed []error, err error) {
 	known, err := c.requestMetadata(ctx, anyBroker, nil)
 	if err != nil {
-		return nil, 0
+		return nil, nil, c.SinkError(ctx, "", err)
 	}
 	c.pool.setAddresses(known.Brokers)
-	all := make(chan *kmsg.MetadataResponse, len(known.Brokers))
-	for _, b := range known.Brokers {
-		c.requests.Go(func() {
-			r, _ := c.requestMetadata(ctx, b.NodeID, topics) // nil after an error
-			all <- r
-		})
-	}
-	for range known.Brokers {
-		if r := <-all; r != nil {
-			answers = append(answers, r)
-		}
-	}
-	return answers, len(known.Brokers)
-}
-
-// CheckBrokers connects to every broker that the cluster advertises, and returns why some of them cannot be reached.
-func (c *Cluster) CheckBrokers(ctx context.Context) error {
-	known, err := c.requestMetadata(ctx, anyBroker, nil)
-	if err != nil {
-		return c.SinkError(ctx, "", err)
-	}
-	c.pool.setAddresses(known.Brokers)
-	failed := make([]error, len(known.Brokers))
+	answers, failed = make([]*kmsg.MetadataResponse, len(known.Brokers)), make([]error, len(known.Brokers))
 	var asked sync.WaitGroup
 	for i, b := range known.Brokers {
 		asked.Go(func() {
-			if _, err := c.requestMetadata(ctx, b.NodeID, nil); err != nil {
-				failed[i] = c.pool.brokerError(b.NodeID, err)
+			r, err := c.requestMetadata(ctx, b.NodeID, topics)
+			if answers[i] = r; err != nil {
+				answers[i], failed[i] = nil, c.pool.brokerError(b.NodeID, err)
 			}
 		})
 	}
 	asked.Wait()
-	return errors.Join(failed...)
+	return slices.DeleteFunc(answers, func(r *kmsg.MetadataResponse) bool { return r == nil }), failed, nil
+}
+
+// CheckBrokers connects to every broker that the cluster advertises, and returns why some of them cannot be reached.
+func (c *Cluster) CheckBrokers(ctx context.Context) error {
+	_, failed, err := c.askAllBrokers(ctx, nil)
+	return errors.Join(append(failed, err)...)
 }
 
 // IsNewestLead reports whether every broker of the cluster answers within the timeout, and none of them knows a newer leader
 // of a partition: one that is cut off from the others, or lags, names an older one.
 func (c *Cluster) IsNewestLead(ctx context.Context, by Lead, p Partition, timeout time.Duration) bool {
-	answers, brokers := c.askAllBrokers(ctx, []string{p.Topic}, timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answers, failed, err := c.askAllBrokers(ctx, []string{p.Topic})
 	for _, r := range answers {
 		for i := range r.Topics {
 			if lead, _ := newLayout(&r.Topics[i]).Lead(p.Index); lead.Epoch > by.Epoch {
@@ -218,7 +200,7 @@ func (c *Cluster) IsNewestLead(ctx context.Context, by Lead, p Partition, timeou
 			}
 		}
 	}
-	return brokers > 0 && len(answers) == brokers
+	return err == nil && len(failed) > 0 && len(answers) == len(failed)
 }
 
 func certainShapes(r *kmsg.MetadataResponse) map[string]TopicShape {
@@ -301,10 +283,28 @@ func (c *Cluster) describeSettings(topics []string) (map[string]topicSettings, e
 	return all, nil
 }
 
+// NewTopic is a topic to create.
+type NewTopic struct {
+	Name                 string
+	Partitions, Replicas int         // 0: the default of the broker
+	Settings             [][2]string // names and values
+}
+
+// request returns what asks for the topic.
+func (t NewTopic) request() kmsg.CreateTopicsRequestTopic {
+	const byDefault = -1
+	r := kmsg.CreateTopicsRequestTopic{Topic: t.Name, NumPartitions: cmp.Or(int32(t.Partitions), byDefault),
+		ReplicationFactor: cmp.Or(int16(t.Replicas), byDefault)}
+	for _, s := range t.Settings {
+		r.Configs = append(r.Configs, kmsg.CreateTopicsRequestTopicConfig{Name: s[0], Value: &s[1]})
+	}
+	return r
+}
+
 // creation is a topic to create, and the broker that is the controller.
 type creation struct {
 	controller int32
-	topic      kmsg.CreateTopicsRequestTopic
+	topic      NewTopic
 }
 
 // createTopics creates topics unless they exist, and returns the errors of those that the controller refuses.
@@ -315,8 +315,8 @@ func (c *Cluster) createTopics(wanted []creation) (map[string]error, error) {
 		request := kmsg.NewPtrCreateTopicsRequest()
 		request.TimeoutMillis = int32(c.timeout.Milliseconds() / 2)
 		for i, one := range some {
-			if !slices.ContainsFunc(some[:i], func(before creation) bool { return before.topic.Topic == one.topic.Topic }) {
-				request.Topics = append(request.Topics, one.topic) // a broker refuses a topic that a request names twice
+			if !slices.ContainsFunc(some[:i], func(before creation) bool { return before.topic.Name == one.topic.Name }) {
+				request.Topics = append(request.Topics, one.topic.request()) // a broker refuses a topic that a request names twice
 			}
 		}
 		// The bound includes the wait of a throttled connection: the next round may know another controller.
@@ -367,19 +367,19 @@ func IsPendingCreation(err error) bool {
 
 // CreateTopic creates a topic unless it exists, and waits up to 2 s until a broker reports its partitions: brokers learn of
 // a new topic one after the other. Concurrent calls share requests.
-func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic kmsg.CreateTopicsRequestTopic) (*Layout, error) {
+func (c *Cluster) CreateTopic(ctx context.Context, controller int32, topic NewTopic) (*Layout, error) {
 	failed, err := c.creations.Submit(ctx, creation{controller, topic})
 	if err == nil {
-		err = failed[topic.Topic]
+		err = failed[topic.Name]
 	}
 	if err != nil {
 		return nil, err
 	}
 	const pause, tries = 50 * time.Millisecond, 40
 	for try := 1; ; try++ {
-		created, _, err := c.DescribeTopic(ctx, topic.Topic)
+		created, _, err := c.DescribeTopic(ctx, topic.Name)
 		if !IsPendingCreation(err) || try == tries {
-			return created, c.SinkError(ctx, topic.Topic, err)
+			return created, c.SinkError(ctx, topic.Name, err)
 		}
 		if err := ratelimit.Sleep(ctx, pause); err != nil {
 			return nil, err

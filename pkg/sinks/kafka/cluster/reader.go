@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -52,14 +53,6 @@ type Span struct {
 	verified   bool // by the previous fetch
 }
 
-// leaveFormerTopic lets the span begin with the oldest record of a topic that was recreated.
-func (s *Span) leaveFormerTopic() {
-	none := protocol.TopicID{}
-	if s.NextIn != none && s.Shape.ID != none && s.NextIn != s.Shape.ID {
-		s.Next, s.NextIn = 0, s.Shape.ID
-	}
-}
-
 func (s *Span) hasRemaining() bool { return s.Next < s.End && (s.Until <= 0 || s.Next < s.Until) }
 
 // mustVerifyLast reports whether the next fetch has to begin with the batch before Next. The response may have room for that
@@ -85,11 +78,6 @@ func (r *Reader) WithTimeout(d time.Duration) *Reader { return &Reader{r.cluster
 // a callback is returned as it is; any other returned error concerns all: no broker answers, or ctx has ended.
 func (r *Reader) ReadSpans(ctx context.Context, spans []*Span) error {
 	return r.askLeaders(ctx, spans, r.readFrom)
-}
-
-// ReadSpan is ReadSpans for one span, and returns its Err too.
-func (r *Reader) ReadSpan(ctx context.Context, one *Span) error {
-	return cmp.Or(r.ReadSpans(ctx, []*Span{one}), one.Err)
 }
 
 // QueryEnds sets Lead and End of spans. It finds the leaders and reports errors as ReadSpans does.
@@ -183,12 +171,7 @@ func (r *Reader) readFrom(ctx context.Context, broker int32, all []*Span) error 
 
 // groupByLeader sets the leaders of spans and groups the spans by them. Its error is that no broker of the cluster answers.
 func (r *Reader) groupByLeader(ctx context.Context, spans []*Span) (byLeader map[int32][]*Span, err error) {
-	topics := make([]string, 0, len(spans))
-	for _, s := range spans {
-		topics = append(topics, s.Topic)
-	}
-	slices.Sort(topics)
-	found, _, err := r.cluster.DescribeTopics(ctx, slices.Compact(topics))
+	found, _, err := r.cluster.DescribeTopics(ctx, slices.Sorted(maps.Keys(spansByTopic(spans))))
 	if err != nil {
 		return nil, r.cluster.SinkError(ctx, "", err)
 	}
@@ -196,7 +179,9 @@ func (r *Reader) groupByLeader(ctx context.Context, spans []*Span) (byLeader map
 	for _, s := range spans {
 		if of := found[s.Topic]; of != nil {
 			s.Shape = TopicShape{of.ID, len(of.Leads)}
-			s.leaveFormerTopic()
+			if none := (protocol.TopicID{}); s.NextIn != none && of.ID != none && s.NextIn != of.ID { // it was recreated
+				s.Next, s.NextIn = 0, of.ID
+			}
 		}
 		if s.Lead, err = found[s.Topic].Lead(s.Index); err != nil {
 			s.Err = fmt.Errorf("reading %s: %w", s.Partition, err)

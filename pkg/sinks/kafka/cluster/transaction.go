@@ -101,7 +101,8 @@ func (t *Transactional) InitProducerID(ctx context.Context, own ProducerEpoch) (
 	return got, err
 }
 
-// initProducerID requests an epoch of a broker, see [Transactional.InitProducerID]; without a transactional ID, a producer ID.
+// initProducerID requests an epoch of a broker, see [Transactional.InitProducerID]; without a transactional ID, another
+// producer ID.
 func (c *Cluster) initProducerID(ctx context.Context, broker int32, transactionalID *string, own ProducerEpoch) (ProducerEpoch, error) {
 	request := kmsg.InitProducerIDRequest{
 		TransactionalID: transactionalID, TransactionTimeoutMillis: int32(transactionTimeout.Milliseconds()),
@@ -155,14 +156,12 @@ func (t *Transactional) addPartitions(ctx context.Context, own ProducerEpoch, al
 // addPartitionsOnce adds all partitions or, if some are unknown to the brokers, none, and returns the unknown ones.
 func (t *Transactional) addPartitionsOnce(ctx context.Context, own ProducerEpoch, all []Partition) (unknown []Partition, err error) {
 	request := kmsg.AddPartitionsToTxnRequest{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch}
-	at := map[string]int{}
+	byTopic := map[string][]int32{}
 	for _, p := range all {
-		i, known := at[p.Topic]
-		if !known {
-			i, at[p.Topic] = len(request.Topics), len(request.Topics)
-			request.Topics = append(request.Topics, kmsg.AddPartitionsToTxnRequestTopic{Topic: p.Topic})
-		}
-		request.Topics[i].Partitions = append(request.Topics[i].Partitions, p.Index)
+		byTopic[p.Topic] = append(byTopic[p.Topic], p.Index)
+	}
+	for topic, partitions := range byTopic {
+		request.Topics = append(request.Topics, kmsg.AddPartitionsToTxnRequestTopic{Topic: topic, Partitions: partitions})
 	}
 	err = t.requestCoordinator(ctx, func(ctx context.Context) error {
 		answer, err := request.RequestWith(ctx, t.cluster.to(t.coordinator))
@@ -375,21 +374,6 @@ func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error 
 	return c.unreachableError(err)
 }
 
-// ReadError is SinkError for a topic that is only read.
-func (c *Cluster) ReadError(ctx context.Context, topic string, err error) error {
-	switch {
-	case errors.Is(err, kafka.UnknownTopicOrPartition):
-		return condition.Problem{
-			Code: condition.SinkTargetMissing, Cause: fmt.Sprintf("topic %q does not exist", topic), Remedy: "create it, or correct its name",
-		}.Wrap(err)
-	case errors.Is(err, kafka.TopicAuthorizationFailed):
-		return condition.Problem{
-			Code: condition.SinkUnauthorized, Cause: fmt.Sprintf("no right to read topic %q", topic), Remedy: "grant READ and DESCRIBE on it",
-		}.Wrap(err)
-	}
-	return c.SinkError(ctx, topic, err)
-}
-
 // unreachableError returns the cause and the remedy of a failed connection.
 func (c *Cluster) unreachableError(err error) error {
 	var credentials *auth.CredentialError
@@ -430,8 +414,8 @@ func (c *Cluster) AuthorizationError(topic string, err error) error {
 // epoch AskedEpoch, or of the newest one before that (KIP-320). It finds the leaders and reports errors as ReadSpans does.
 func (r *Reader) QueryEpochEnds(ctx context.Context, spans []*Span) error {
 	return r.askLeaders(ctx, spans, func(ctx context.Context, leader int32, all []*Span) error {
-		for start := 0; start < len(all); start += maxPartitionsPerRequest {
-			r.queryEpochEnds(ctx, leader, all[start:min(len(all), start+maxPartitionsPerRequest)])
+		for some := range slices.Chunk(all, maxPartitionsPerRequest) {
+			r.queryEpochEnds(ctx, leader, some)
 		}
 		return nil // the spans have the errors
 	})

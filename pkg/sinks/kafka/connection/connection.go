@@ -336,7 +336,8 @@ func (c *Connection) readyTime() time.Time {
 	return time.Now().Add(max(0, c.throttle.Remaining()))
 }
 
-// deadlineWriter bounds the time for each part of a request, not for all of it: a slow network may need long for a large one.
+// deadlineWriter bounds the time for each part of a request, not for all of it: a slow network may need long for a large
+// one.
 type deadlineWriter struct {
 	s *session
 	c *Connection

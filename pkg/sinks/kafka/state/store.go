@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/format"
@@ -37,10 +36,9 @@ const (
 
 // topicSettings are the settings of a state topic that is created. Small segments are compacted early, so that the part that
 // is not compacted yet can be read in a second.
-var topicSettings = kmsg.CreateTopicsRequestTopic{NumPartitions: 1, Configs: []kmsg.CreateTopicsRequestTopicConfig{
-	{Name: "cleanup.policy", Value: kmsg.StringPtr("compact")}, {Name: "segment.bytes", Value: kmsg.StringPtr("67108864")},
-	{Name: "min.cleanable.dirty.ratio", Value: kmsg.StringPtr("0.3")}, {Name: "max.message.bytes", Value: kmsg.StringPtr("2097152")},
-}}
+var topicSettings = [][2]string{
+	{"cleanup.policy", "compact"}, {"segment.bytes", "67108864"}, {"min.cleanable.dirty.ratio", "0.3"}, {"max.message.bytes", "2097152"},
+}
 
 // Store is a [sinks.StateStore] in a compacted topic of one partition. It uses the connections of a sink, which it does not
 // close.
@@ -237,12 +235,8 @@ func (s *Store) useTopic(ctx context.Context, topic protocol.TopicID) error {
 func (s *Store) ensureTopic(ctx context.Context) error {
 	_, controller, err := s.cluster.DescribeTopic(ctx, s.partition.Topic)
 	if errors.Is(err, kafka.UnknownTopicOrPartition) {
-		request := topicSettings
-		request.Topic, request.ReplicationFactor = s.partition.Topic, -1
-		if s.replicas > 0 {
-			request.ReplicationFactor = int16(s.replicas)
-		}
-		if _, err := s.cluster.CreateTopic(ctx, controller, request); err != nil {
+		topic := cluster.NewTopic{Name: s.partition.Topic, Partitions: 1, Replicas: s.replicas, Settings: topicSettings}
+		if _, err := s.cluster.CreateTopic(ctx, controller, topic); err != nil {
 			return fmt.Errorf("it does not exist and cannot be created: %w; create it by hand with one partition and cleanup.policy=compact, or grant CREATE on it", err)
 		}
 		return nil
