@@ -20,11 +20,13 @@ type RejectedError struct {
 	Err      error  // of the destination or library; may be nil
 }
 
-func (e *RejectedError) Error() string {
-	if e.Err != nil {
-		return fmt.Sprintf("rejected: %s: %v", e.Reason, e.Err)
+func (e *RejectedError) Error() string { return withCause("rejected: "+e.Reason, e.Err) }
+
+func withCause(text string, err error) string {
+	if err == nil {
+		return text
 	}
-	return "rejected: " + e.Reason
+	return text + ": " + err.Error()
 }
 
 func (e *RejectedError) Unwrap() error { return e.Err }
@@ -41,11 +43,7 @@ type UnavailableError struct {
 }
 
 func (e *UnavailableError) Error() string {
-	text := "unavailable: " + e.Reason
-	if e.Err != nil {
-		text += ": " + e.Err.Error()
-	}
-	return condition.JoinRemedy(text, e.Remedy)
+	return condition.JoinRemedy(withCause("unavailable: "+e.Reason, e.Err), e.Remedy)
 }
 
 // Problem is what the error stands for.
@@ -96,12 +94,7 @@ type DeposedError struct {
 	Err    error  // of the destination or library; may be nil
 }
 
-func (e *DeposedError) Error() string {
-	if e.Err != nil {
-		return fmt.Sprintf("deposed: %s: %v", e.Reason, e.Err)
-	}
-	return "deposed: " + e.Reason
-}
+func (e *DeposedError) Error() string { return withCause("deposed: "+e.Reason, e.Err) }
 
 func (e *DeposedError) Unwrap() error { return e.Err }
 

@@ -24,15 +24,12 @@ func RecordedLane(lane Lane, life string) Lane {
 	if life == "" {
 		return lane
 	}
-	return lane + lifeSeparator + Lane(life)
+	return lane + "@" + Lane(life) // which is in no name of a lane
 }
-
-// lifeSeparator is in no name of a lane.
-const lifeSeparator = "@"
 
 // SplitRecordedLane is the inverse of RecordedLane.
 func SplitRecordedLane(recorded Lane) (lane Lane, life string) {
-	name, life, _ := strings.Cut(string(recorded), lifeSeparator)
+	name, life, _ := strings.Cut(string(recorded), "@")
 	return Lane(name), life
 }
 

@@ -1,12 +1,15 @@
 package sinks
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
@@ -58,11 +61,11 @@ func parsePart(text string, at int) (templatePart, int, error) {
 	case '{':
 		return parsePlaceholder(text, at)
 	}
-	length := strings.IndexAny(text[at:], "{}")
-	if length < 0 {
-		length = len(text) - at
+	literal := text[at:]
+	if end := strings.IndexAny(literal, "{}"); end >= 0 {
+		literal = literal[:end]
 	}
-	return templatePart{literal: text[at : at+length]}, at + length, nil
+	return templatePart{literal: literal}, at + len(literal), nil
 }
 
 func parsePlaceholder(text string, at int) (templatePart, int, error) {
@@ -115,10 +118,7 @@ func placeholderValue(placeholder string, c *event.Change) string {
 	case "cluster":
 		v = c.Cluster
 	case "group":
-		if c.Resource.Group == "" {
-			return "core"
-		}
-		v = c.Resource.Group
+		v = cmp.Or(c.Resource.Group, "core")
 	case "version":
 		v = c.Resource.Version
 	case "resource":
@@ -132,19 +132,15 @@ func placeholderValue(placeholder string, c *event.Change) string {
 	case "type":
 		v = string(c.OriginalType())
 	}
-	if v == "" {
-		return EmptyValue
-	}
-	return v
+	return cmp.Or(v, EmptyValue)
 }
 
 // KeyHash returns FNV-1a of the key of c's object (draft-eastlake-fnv), 64 bits. Sinks of destinations without an order of
 // their own spread objects over lanes by it. It must never change: cursors are stored by lane.
 func KeyHash(c *event.Change) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211
-	var buffer [256]byte
 	sum := uint64(offset)
-	for _, b := range c.AppendKey(buffer[:0]) {
+	for _, b := range c.AppendKey(make([]byte, 0, 256)) {
 		sum = (sum ^ uint64(b)) * prime
 	}
 	return sum
@@ -173,7 +169,30 @@ func AppendAttribute(dst, value []byte) []byte {
 	return dst
 }
 
-const maxHostLength = 253 // of a name in the DNS
+// IsPort reports whether a text is the number of a port.
+func IsPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
+}
+
+// CheckRange returns an error unless a number is between two bounds, both included.
+func CheckRange(n, low, high int) error {
+	if n < low || n > high {
+		return fmt.Errorf("%d is not between %d and %d", n, low, high)
+	}
+	return nil
+}
+
+// CheckTimeout returns an error unless a duration is between two bounds, both included.
+func CheckTimeout(d, least, most time.Duration) error {
+	switch {
+	case d < least:
+		return fmt.Errorf("too short: found %v, expected at least %v", d, least)
+	case d > most:
+		return fmt.Errorf("too long: found %v, expected at most %v", d, most)
+	}
+	return nil
+}
 
 // dottedNumbers matches what looks like an IPv4 address.
 var dottedNumbers = regexp.MustCompile(`^[0-9]+(\.[0-9]+){3}$`)
@@ -189,7 +208,7 @@ func CheckHost(host string) error {
 		return errors.New("the host is not an IPv6 address")
 	case dottedNumbers.MatchString(host):
 		return errors.New("the host is not an IPv4 address, whose numbers are 0 to 255 without leading zeros")
-	case len(host) > maxHostLength:
+	case len(host) > 253: // of a name in the DNS
 		return errors.New("the host is longer than any name, 253 characters")
 	}
 	return nil

@@ -79,7 +79,6 @@ func differences(changed []byte) (all []history.Difference) {
 	return all
 }
 
-// newRows makes the rows of what a batch has that is not stored.
 func newRows(seen history.Seen, batch []sinks.Message) (rows []history.Row) {
 	for _, m := range batch {
 		if !hasRow(m.Change) {

@@ -47,16 +47,10 @@ func (c *connector) currentLink() (*connection.Link, error) {
 		return nil, errClosed
 	}
 	if c.link == nil || c.link.IsDead() {
-		c.link = c.dialLink()
+		c.link = connection.Dial(connection.Options{URL: c.cfg.URL, Servers: c.cfg.serverHosts(), InboxPrefix: c.cfg.InboxPrefix,
+			Timeout: c.cfg.AckTimeout, HandshakeFirst: c.cfg.TLS.HandshakeFirst, Authenticate: c.cfg.authOptions}, &c.outage)
 	}
 	return c.link, nil
-}
-
-// dialLink starts to connect in the background.
-func (c *connector) dialLink() *connection.Link {
-	return connection.Dial(connection.Options{URL: c.cfg.URL, Servers: c.cfg.serverHosts(), InboxPrefix: c.cfg.InboxPrefix,
-		Timeout:        c.cfg.AckTimeout,
-		HandshakeFirst: c.cfg.TLS.HandshakeFirst, Authenticate: c.cfg.authOptions}, &c.outage)
 }
 
 // closeLink ends the connection, if there is one, within ctx.

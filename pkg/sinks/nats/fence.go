@@ -49,11 +49,10 @@ type term struct {
 	claim       sinks.Claim
 	endSequence uint64 // last sequence of the stream when the term began
 
-	mu            sync.Mutex
-	owner         stream.Owner // the fence; zero if the stream has no subject for it
-	deposed       error        // a *sinks.DeposedError once another process is the owner; final
-	laneStarts    map[sinks.Lane]sinks.LanePosition
-	recordedLanes map[sinks.Lane]bool
+	mu      sync.Mutex
+	owner   stream.Owner                      // the fence; zero if the stream has no subject for it
+	deposed error                             // a *sinks.DeposedError once another process is the owner; final
+	lanes   map[sinks.Lane]sinks.LanePosition // that later processes can find: where each begins in this term; 0: nowhere yet
 }
 
 // ownerRecord returns the fence of this process; the zero value if the stream has no subject for it.
@@ -89,18 +88,18 @@ func (t *term) deposedError() error {
 	return t.deposed
 }
 
-// laneStart returns where a lane begins in this term, and whether later processes can find the lane.
-func (t *term) laneStart(lane sinks.Lane) (start sinks.LanePosition, known, recorded bool) {
+// laneStart returns where a lane begins in this term, 0 if it has not begun, and whether later processes can find the lane.
+func (t *term) laneStart(lane sinks.Lane) (start sinks.LanePosition, recorded bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	start, known = t.laneStarts[lane]
-	return start, known, t.recordedLanes[lane]
+	start, recorded = t.lanes[lane]
+	return start, recorded
 }
 
 func (t *term) recordLane(lane sinks.Lane, start sinks.LanePosition) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.recordedLanes[lane], t.laneStarts[lane] = true, start
+	t.lanes[lane] = start
 }
 
 // recordPublish records the result of a Publish. After success, later messages of the lane have a sequence above acked.
@@ -111,27 +110,28 @@ func (t *term) recordPublish(lane sinks.Lane, acked uint64, err error) {
 	next := sinks.LanePosition(acked) + 1
 	switch {
 	case err == nil:
-		t.laneStarts[lane] = next
+		t.lanes[lane] = next
 	case errors.As(err, new(*sinks.LostError)):
-		for other, start := range t.laneStarts {
-			t.laneStarts[other] = min(start, next)
+		for other, start := range t.lanes {
+			t.lanes[other] = min(start, next)
 		}
 	}
 }
 
-// laneProgress returns a copy of the lane starts.
 func (t *term) laneProgress() map[sinks.Lane]sinks.LanePosition {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return maps.Clone(t.laneStarts)
+	begun := maps.Clone(t.lanes)
+	maps.DeleteFunc(begun, func(_ sinks.Lane, start sinks.LanePosition) bool { return start == 0 })
+	return begun
 }
 
 // claimTerm excludes older processes from the stream, as far as the stream allows, and returns a new term. lanes are those
 // that an earlier process of the group has recorded.
 func (f *fence) claimTerm(ctx context.Context, l *connection.Link, claim sinks.Claim, lanes []sinks.Lane) (*term, error) {
-	next := &term{claim: claim, laneStarts: map[sinks.Lane]sinks.LanePosition{}, recordedLanes: map[sinks.Lane]bool{}}
+	next := &term{claim: claim, lanes: map[sinks.Lane]sinks.LanePosition{}}
 	for _, lane := range lanes {
-		next.recordedLanes[lane] = true
+		next.lanes[lane] = 0
 	}
 	return next, f.fenceStream(ctx, l, next)
 }
@@ -281,7 +281,6 @@ func (f *fence) checkOwnership(ctx context.Context, l *connection.Link, end uint
 	return err
 }
 
-// usesBatches reports whether a lane is sent in ordered batches.
 func (f *fence) usesBatches(lane sinks.Lane) bool {
 	return lane == singleLane && f.features.takesBatches()
 }
@@ -301,8 +300,8 @@ func (f *fence) admitPublish(ctx context.Context, l *connection.Link, t *term, l
 	if err := f.checkFence(ctx, l, t, lane); err != nil {
 		return err
 	}
-	start, known, recorded := t.laneStart(lane)
-	if !known {
+	start, recorded := t.laneStart(lane)
+	if start == 0 {
 		start = sinks.LanePosition(f.ackedSequence(lane)) + 1
 	}
 	if t.claim.RecordLanes != nil && !recorded {

@@ -117,7 +117,6 @@ type publishWindow struct {
 	answers       chan messageAnswer // capacity for two answers per message: the stream's, and that the connection was lost
 }
 
-// messageState is the state of one message.
 type messageState struct {
 	call         uint64 // number of the call while it is in flight, else 0
 	newestBefore uint64 // see [idProgress.newestBeforeSend]
@@ -125,7 +124,6 @@ type messageState struct {
 	err          error
 }
 
-// messageAnswer is an answer to the message with an index.
 type messageAnswer struct {
 	message int
 	answer  connection.Answer
@@ -232,7 +230,6 @@ func (w *publishWindow) sendMessage(i int) error {
 	return nil
 }
 
-// handleAnswer records the first answer to a message, and makes the next message of its object ready.
 func (w *publishWindow) handleAnswer(a messageAnswer) {
 	i, p := a.message, w.publisher
 	st := &w.states[i]
@@ -262,7 +259,6 @@ func (w *publishWindow) handleAnswer(a messageAnswer) {
 	}
 }
 
-// failUnanswered fails all messages in flight after ackTimeout.
 func (w *publishWindow) failUnanswered() {
 	for i := range w.states {
 		if st := &w.states[i]; st.call != 0 && st.err == nil {
@@ -311,14 +307,12 @@ func (p *idProgress) newestBeforeSend() (newest uint64, lost error) {
 	return p.newest, nil
 }
 
-// newestAcked returns the highest acknowledged sequence.
 func (p *idProgress) newestAcked() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.newest
 }
 
-// mayHaveSent reports whether a change of this offset may have been sent by ID.
 func (p *idProgress) mayHaveSent(offset uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -377,14 +371,12 @@ func (p *idProgress) applyRestore() (published bool) {
 	return p.newest > 0
 }
 
-// setAttempted sets the highest offset that the previous process may have sent by ID.
 func (p *idProgress) setAttempted(offset uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.attemptedThrough = offset
 }
 
-// loadState sets the values that stateValues returned.
 func (p *idProgress) loadState(values []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -173,7 +173,6 @@ func (m *message) setOffsetAndReply(o storedOffset, b *openBatch, call string, o
 	m.offsetHeader[0], m.Reply = text[:len(header)], text[len(header):]
 }
 
-// parseStoredOffset parses the header that setOffsetAndReply writes.
 func parseStoredOffset(header string) (o storedOffset, ok bool) {
 	parts := strings.Split(header, " ")
 	if len(parts) != 3 {
@@ -188,7 +187,6 @@ func storedOffsetOf(m stream.Message) (storedOffset, bool) {
 	return parseStoredOffset(m.Header(headerOffset))
 }
 
-// isDeadLetter reports whether an exporter has sent a message as a dead letter.
 func isDeadLetter(m stream.Message) bool {
 	return strings.Contains(m.Header(nats.MsgIdHdr), deadLetterInfix)
 }
@@ -279,7 +277,6 @@ type attributeHeaders struct {
 	value   []byte // scratch: one value, not encoded
 }
 
-// attributeHeader is one attribute and its header.
 type attributeHeader struct {
 	format.Attribute
 	header string

@@ -67,31 +67,30 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, atPath("subject", err)
 	}
-	var routed []string
+	patterns := []string{subjectPattern(subject)}
 	for _, text := range cfg.Routed {
 		t, err := sinks.ParseTemplate(text)
 		if err != nil {
 			return nil, atPath("subject", err)
 		}
-		routed = append(routed, subjectPattern(t))
+		patterns = append(patterns, subjectPattern(t))
 	}
-	return buildSink(cfg, f, subject, routed, log), nil
+	return buildSink(cfg, f, subject, patterns, log), nil
 }
 
 // buildSink connects the parts of a sink.
-func buildSink(cfg Config, f format.Format, subject *sinks.Template, routed []string, log *slog.Logger) *Sink {
-	pattern := subjectPattern(subject)
+func buildSink(cfg Config, f format.Format, subject *sinks.Template, patterns []string, log *slog.Logger) *Sink {
 	w := &warnings{log: log.With("stream", cfg.Stream), topics: map[string]*condition.Condition{}}
 	features := &streamFeatures{stream: cfg.Stream, warnings: w}
 	e := &encoder{cfg: cfg, format: f, subject: subject, features: features,
 		buffers: sync.Pool{New: func() any { return new([]byte) }}}
 	end := &streamEnd{epoch: randomName()}
 	ids := &idPublisher{cfg: cfg, encoder: e, ackedAhead: map[sinks.Lane]map[uint64]bool{}}
-	closer := &batchCloser{stream: cfg.Stream, pattern: pattern, ackTimeout: cfg.AckTimeout}
+	closer := &batchCloser{stream: cfg.Stream, pattern: patterns[0], ackTimeout: cfg.AckTimeout}
 	fence := &fence{cfg: cfg, features: features, warnings: w, closer: closer, end: end, progress: &ids.progress}
 	batches := &batchPublisher{cfg: cfg, encoder: e, features: features, closer: closer, end: end, fence: fence,
 		prefix: randomName()}
-	verifier := &streamVerifier{cfg: cfg, log: log, pattern: pattern, routedPatterns: routed, features: features, warnings: w,
+	verifier := &streamVerifier{cfg: cfg, log: log, patterns: patterns, features: features, warnings: w,
 		lock: make(chan struct{}, 1), afterCheck: batches.readEndOfBatches}
 	return &Sink{laneLayout: laneLayout{count: cfg.Lanes}, cfg: cfg, log: log, connector: connector{cfg: cfg}, warnings: w,
 		features: features, verifier: verifier, encoder: e, end: end, batches: batches, ids: ids, fence: fence}

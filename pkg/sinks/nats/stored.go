@@ -233,7 +233,6 @@ func (e *streamEnd) applyRestore(newest uint64, save func(context.Context) error
 	return published
 }
 
-// loadState sets the values that stateValues returned.
 func (e *streamEnd) loadState(epoch string, values []uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -279,22 +278,16 @@ func readTails(ctx context.Context, cfg Config, l *connection.Link, t *term, lan
 // factHeader returns the lookup of headers for [format.ReadEmitted].
 func factHeader(m stream.Message) func(name string) string {
 	return func(name string) string {
-		switch name {
-		case format.HeaderChange:
-			return m.Header(headerChange)
-		case format.HeaderID:
-			return m.Header(headerID)
-		case format.HeaderType:
-			return m.Header(headerType)
-		case format.HeaderCluster:
-			return m.Header(headerCluster)
-		case format.HeaderKey:
-			return m.Header(headerKey)
-		case format.HeaderSnapshot:
-			return m.Header(headerSnapshot)
+		if header := factHeaders[name]; header != "" {
+			return m.Header(header)
 		}
 		return ""
 	}
+}
+
+var factHeaders = map[string]string{
+	format.HeaderChange: headerChange, format.HeaderID: headerID, format.HeaderType: headerType,
+	format.HeaderCluster: headerCluster, format.HeaderKey: headerKey, format.HeaderSnapshot: headerSnapshot,
 }
 
 // laneTail is a lane to read back. Its name has the number of lanes at the time it was recorded, which may differ from now.

@@ -47,7 +47,6 @@ type streamFeatures struct {
 	allowsDirect  atomic.Bool // any replica may be asked for messages (allow_direct)
 }
 
-// recordConfig stores the settings of a stream that was found or created.
 func (f *streamFeatures) recordConfig(config jetstream.StreamConfig) {
 	f.acceptsTTL.Store(config.AllowMsgTTL)
 	f.allowsDirect.Store(config.AllowDirect)
@@ -86,14 +85,13 @@ func (f *streamFeatures) forgetOtherWriter() {
 // streamVerifier looks the stream up before its first use, creates it if the configuration allows, and checks its settings.
 // It is safe for concurrent use.
 type streamVerifier struct {
-	cfg            Config
-	log            *slog.Logger
-	pattern        string   // wildcard subject that covers the sink's template
-	routedPatterns []string // those that cover the templates of routes
-	features       *streamFeatures
-	warnings       *warnings
-	lastLook       atomic.Pointer[time.Time]
-	lock           chan struct{} // capacity 1; held during a look-up, so that the other callers wait for its result
+	cfg      Config
+	log      *slog.Logger
+	patterns []string // wildcard subjects that cover the sink's template, which is the first, and those of routes
+	features *streamFeatures
+	warnings *warnings
+	lastLook atomic.Pointer[time.Time]
+	lock     chan struct{} // capacity 1; held during a look-up, so that the other callers wait for its result
 
 	// afterCheck runs when an existing stream was found and suits. Its error makes the look-up fail.
 	afterCheck func(ctx context.Context, l *connection.Link) error
@@ -174,12 +172,11 @@ func (v *streamVerifier) lookUpStream(ctx context.Context, c stream.Client) erro
 	return v.afterCheck(ctx, c.Link)
 }
 
-// createMissing creates the stream if nats.create.enabled is set.
 func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) error {
 	if !v.cfg.Create.Enabled {
 		return &sinks.UnavailableError{
 			Code: condition.SinkTargetMissing, Reason: fmt.Sprintf("stream %q does not exist", v.cfg.Stream),
-			Remedy: fmt.Sprintf("create it for the subjects %q, or set nats.create.enabled", v.pattern),
+			Remedy: fmt.Sprintf("create it for the subjects %q, or set nats.create.enabled", v.patterns[0]),
 		}
 	}
 	config := v.newStreamConfig(supportsBatches(c.Link.Conn().ConnectedServerVersion()))
@@ -210,9 +207,9 @@ func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) err
 
 // newStreamConfig returns the settings of the stream to create: the subjects of the sink, of routes, and of the fence.
 func (v *streamVerifier) newStreamConfig(batches bool) jetstream.StreamConfig {
-	config := v.cfg.streamConfig(v.pattern)
+	config := v.cfg.streamConfig(v.patterns[0])
 	config.AllowBatchPublish = batches
-	for _, pattern := range v.routedPatterns {
+	for _, pattern := range v.patterns[1:] {
 		config.Subjects = addSubject(config.Subjects, pattern)
 	}
 	config.Subjects = addSubject(config.Subjects, v.cfg.fencePrefix()+">") // a replicated state needs it, today or later
@@ -247,7 +244,7 @@ func (v *streamVerifier) checkExisting(found *stream.Info) error {
 		return &sinks.UnavailableError{Code: condition.SinkMisconfigured, Reason: reason, Remedy: remedy}
 	}
 	partly, short := "", ""
-	if slices.ContainsFunc(v.allPatterns(), func(pattern string) bool {
+	if slices.ContainsFunc(v.patterns, func(pattern string) bool {
 		return !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Covers(subject, pattern) })
 	}) {
 		partly = fmt.Sprintf("stream %q does not take every subject of the template: delivery stops at the first one that it "+
@@ -265,16 +262,10 @@ func (v *streamVerifier) checkExisting(found *stream.Info) error {
 	return nil
 }
 
-// allPatterns returns the wildcard subjects of the sink and of routes.
-func (v *streamVerifier) allPatterns() []string {
-	return append([]string{v.pattern}, v.routedPatterns...)
-}
-
 // patternOf returns the wildcard subject of the sink, or of a route, that covers a subject; "" if none does.
 func (v *streamVerifier) patternOf(subject string) string {
-	all := v.allPatterns()
-	if i := slices.IndexFunc(all, func(pattern string) bool { return stream.Covers(pattern, subject) }); i >= 0 {
-		return all[i]
+	if i := slices.IndexFunc(v.patterns, func(pattern string) bool { return stream.Covers(pattern, subject) }); i >= 0 {
+		return v.patterns[i]
 	}
 	return ""
 }
@@ -282,7 +273,7 @@ func (v *streamVerifier) patternOf(subject string) string {
 // unusableReason returns why nothing can be delivered to a stream, with the remedy; "" if it can be used.
 func (v *streamVerifier) unusableReason(config jetstream.StreamConfig) (reason, remedy string) {
 	strange := ""
-	for _, pattern := range v.allPatterns() {
+	for _, pattern := range v.patterns {
 		if !slices.ContainsFunc(config.Subjects, func(subject string) bool { return stream.Overlaps(subject, pattern) }) {
 			strange = pattern
 		}

@@ -242,7 +242,6 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 	return accepted, nil
 }
 
-// unavailableError is the error of a write or of what it needs.
 func (s *Sink) unavailableError(failure error) error {
 	e := &sinks.UnavailableError{Code: condition.SinkFailing, Reason: fmt.Sprintf("cannot write to %s: %v", s.displayName(), failure), Remedy: "look at the disk"}
 	switch {
@@ -328,7 +327,6 @@ func (s *Sink) truncateTornLine(size int64) error {
 	return nil
 }
 
-// displayName returns the path of the file for errors.
 func (s *Sink) displayName() string {
 	if s.path != "" {
 		return s.path

@@ -150,7 +150,6 @@ func readHeader(s credentials.Secret) (string, error) {
 	return value, err
 }
 
-// peer is what the sink connects to.
 func (c Config) peer() condition.Peer {
 	p := condition.Peer{Address: "webhook.url", Settings: "webhook.tls", Other: "write https:// in webhook.url"}
 	if p.Secure = strings.HasPrefix(c.URL, "https:"); p.Secure {

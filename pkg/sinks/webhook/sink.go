@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -216,16 +215,11 @@ func (c Config) Validate() error {
 	errs := []error{
 		withPath("url", c.validateURL()),
 		withPath("url", c.validateCleartext()),
-		withPath("batch", checkRange(c.Batch, 1, maxBatch)),
-		withPath("lanes", checkRange(c.Lanes, 1, maxLanes)),
+		withPath("batch", sinks.CheckRange(c.Batch, 1, maxBatch)),
+		withPath("lanes", sinks.CheckRange(c.Lanes, 1, maxLanes)),
+		withPath("timeout", sinks.CheckTimeout(c.Timeout, minTimeout, maxTimeout)),
+		withPath("tls.cert", c.TLS.Validate()),
 	}
-	if c.Timeout < minTimeout {
-		errs = append(errs, withPath("timeout", fmt.Errorf("too short: found %v, expected at least %v", c.Timeout, minTimeout)))
-	}
-	if c.Timeout > maxTimeout {
-		errs = append(errs, withPath("timeout", fmt.Errorf("too long: found %v, expected at most %v", c.Timeout, maxTimeout)))
-	}
-	errs = append(errs, withPath("tls.cert", c.TLS.Validate()))
 	names := map[string]bool{}
 	for i, h := range c.Headers {
 		path := fmt.Sprintf("headers[%d]", i)
@@ -256,7 +250,6 @@ func (c Config) ValidateFormat(f format.Format) error {
 	return nil
 }
 
-// withPath puts the path of a field in front of its error.
 func withPath(path string, err error) error {
 	if err == nil {
 		return nil
@@ -272,7 +265,7 @@ func (c Config) validateURL() error {
 	switch {
 	case err != nil || u.Host == "": // the address itself is not shown: it may hold a password
 		return errors.New("not of the form https://host/path")
-	case u.Hostname() == "" || u.Port() != "" && !isPort(u.Port()):
+	case u.Hostname() == "" || u.Port() != "" && !sinks.IsPort(u.Port()):
 		return errors.New("not of the form https://host:port/path, with a port from 1 to 65535")
 	case sinks.CheckHost(u.Hostname()) != nil:
 		return sinks.CheckHost(u.Hostname())
@@ -288,12 +281,6 @@ func (c Config) validateURL() error {
 	return nil
 }
 
-func isPort(text string) bool {
-	n, err := strconv.ParseUint(text, 10, 16)
-	return err == nil && n > 0
-}
-
-// isCleartext reports whether requests leave this machine unencrypted.
 func (c Config) isCleartext() bool {
 	u, err := url.Parse(c.URL)
 	return err == nil && u.Scheme == "http" && u.Hostname() != "localhost" && !net.ParseIP(u.Hostname()).IsLoopback()
@@ -320,7 +307,6 @@ func (c Config) validateCleartext() error {
 		"or set webhook.allowCleartextCredentials: true on a trusted network", carries)
 }
 
-// credentialHeader matches the names of headers that authenticate.
 var credentialHeader = regexp.MustCompile(`(?i)auth|cookie|token|secret|password|credential|key|signature`)
 
 // Files returns the files that the sink reads for its connections.
@@ -356,11 +342,4 @@ func isHeaderValue(value credentials.Secret) bool {
 	}
 	_, err := readHeader(value)
 	return err == nil
-}
-
-func checkRange(n, low, high int) error {
-	if n < low || n > high {
-		return fmt.Errorf("%d is not between %d and %d", n, low, high)
-	}
-	return nil
 }

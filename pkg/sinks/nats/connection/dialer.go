@@ -40,7 +40,6 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	return bound, nil
 }
 
-// nextPatience returns how long the next server may take.
 func (d *dialer) nextPatience() time.Duration {
 	return min(minPatience<<min(d.silent.Add(1)-1, 3), maxPatience)
 }
