@@ -273,12 +273,11 @@ func (s *Sink) Ping(ctx context.Context) error {
 }
 
 func (s *Sink) classify(failure error) error {
-	var fenced *history.FencedError
 	switch {
 	case failure == nil, errors.Is(failure, context.Canceled), errors.Is(failure, context.DeadlineExceeded),
 		errors.As(failure, new(*sinks.LostError)):
 		return failure
-	case errors.As(failure, &fenced):
+	case errors.As(failure, new(*history.FencedError)):
 		return &sinks.DeposedError{Reason: fmt.Sprintf("another process writes to the history in %s", s.store), Err: failure}
 	case s.cfg.Bucket != "":
 		return s.classifyBucket(failure)

@@ -46,8 +46,8 @@ type ackLog struct {
 
 	mu         sync.Mutex
 	partitions map[cluster.Partition]*partitionAcks
-	loss       *ackLoss // nil: none, or the last one was accepted
-	warned     bool     // of a missing right
+	loss       *ackLoss  // nil: none, or the last one was accepted
+	warned     sync.Once // of a missing right
 }
 
 // partitionAcks is what was acknowledged in one partition.
@@ -123,7 +123,6 @@ func (p *partitionAcks) end() int64 {
 	return p.covered
 }
 
-// ackPlace is where a lane writes.
 type ackPlace struct {
 	cluster.Partition
 	shape       cluster.TopicShape
@@ -135,11 +134,7 @@ type ackPlace struct {
 func (a *ackLog) recordAck(to ackPlace, f *inFlightBatch, at record.ProducerSequence) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := a.partitions[to.Partition]
-	if p == nil || p.topic != to.shape.ID {
-		p = &partitionAcks{topic: to.shape.ID, leaderEpoch: -1}
-		a.partitions[to.Partition] = p
-	}
+	p := a.partitionIn(to.Partition, to.shape.ID)
 	if f.baseOffset >= 0 && f.baseOffset < p.end() {
 		p.doubt = ackRefuted
 	}
@@ -152,6 +147,16 @@ func (a *ackLog) recordAck(to ackPlace, f *inFlightBatch, at record.ProducerSequ
 		origin: protocol.Origin{Producer: at.Producer, Epoch: at.Epoch, Sequence: at.Sequence, End: f.baseOffset + int64(f.records)},
 	})
 	p.unplaced, p.leaderEpoch = 0, max(p.leaderEpoch, to.leaderEpoch)
+}
+
+// partitionIn returns what is known of a partition of a topic; nothing of another topic of its name. It requires mu.
+func (a *ackLog) partitionIn(partition cluster.Partition, topic protocol.TopicID) *partitionAcks {
+	p := a.partitions[partition]
+	if p == nil || p.topic != topic {
+		p = &partitionAcks{topic: topic, leaderEpoch: -1}
+		a.partitions[partition] = p
+	}
+	return p
 }
 
 // lowestOffset returns the lower of two offsets of the journal; 0 stands for none.
@@ -303,11 +308,7 @@ func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks, newest u
 func (a *ackLog) recordCovered(partition cluster.Partition, topic protocol.TopicID, position int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := a.partitions[partition]
-	if p == nil || p.topic != topic {
-		p = &partitionAcks{topic: topic, leaderEpoch: -1}
-		a.partitions[partition] = p
-	}
+	p := a.partitionIn(partition, topic)
 	p.covered, p.doubt = max(p.covered, position), max(p.doubt, ackUncompared)
 }
 
@@ -384,18 +385,26 @@ func (a *ackLog) comparePartitions(all []cluster.Partition) (cuts map[cluster.Pa
 		switch {
 		case err != nil:
 			failed[s.Partition] = fmt.Errorf("%s: comparing it with what was acknowledged: %w", s.Partition, err)
-		case verdict == ackGone:
-			a.forget(s.Partition)
-		case verdict == ackIntact:
-			a.recordIntact(s.Partition, s.Lead.Epoch)
 		case verdict == ackLost:
 			cuts[s.Partition] = cut
+		default:
+			a.recordHeld(s, verdict)
 		}
 	}
 	return cuts, failed, nil
 }
 
-// ackVerdict is the result of comparing a partition.
+// recordHeld records that a partition holds what it had acknowledged, or is one of another topic.
+func (a *ackLog) recordHeld(s *cluster.Span, v ackVerdict) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.partitions[s.Partition]; v == ackGone {
+		delete(a.partitions, s.Partition)
+	} else if p != nil {
+		p.doubt, p.leaderEpoch = ackTrusted, s.Lead.Epoch
+	}
+}
+
 type ackVerdict int
 
 const (
@@ -456,7 +465,10 @@ func (a *ackLog) holdsBatch(s *cluster.Span, p *partitionAcks) (bool, error) {
 	}
 	holds, err := a.isAt(s, p.marks[len(p.marks)-1].origin)
 	if errors.Is(err, kafka.TopicAuthorizationFailed) {
-		a.warnUnreadable(s.Topic, err)
+		a.warned.Do(func() {
+			a.log.Warn("cannot read whether a partition still holds what it had acknowledged", "topic", s.Topic, "error", err,
+				"remedy", "grant READ on the topics")
+		})
 		return p.doubt != ackRefuted, nil
 	}
 	return holds, err
@@ -466,16 +478,6 @@ func (a *ackLog) holdsBatch(s *cluster.Span, p *partitionAcks) (bool, error) {
 func (a *ackLog) isAt(s *cluster.Span, o protocol.Origin) (bool, error) {
 	now, found, err := a.reader.OriginAt(a.runCtx, s.Lead, s.Partition, o.End-1)
 	return err == nil && (!found || now == o), err
-}
-
-func (a *ackLog) warnUnreadable(topic string, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.warned {
-		a.log.Warn("cannot read whether a partition still holds what it had acknowledged", "topic", topic, "error", err,
-			"remedy", "grant READ on the topics")
-	}
-	a.warned = true
 }
 
 // findCut finds the newest mark before an end that the partition still has.
@@ -498,20 +500,6 @@ func (a *ackLog) findCut(s *cluster.Span, marks []ackMark, first, end int64) (ac
 	return ackCut{end: end}, nil
 }
 
-func (a *ackLog) recordIntact(partition cluster.Partition, leaderEpoch int32) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if p := a.partitions[partition]; p != nil {
-		p.doubt, p.leaderEpoch = ackTrusted, leaderEpoch
-	}
-}
-
-func (a *ackLog) forget(partition cluster.Partition) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.partitions, partition)
-}
-
 // recordLoss records what partitions have lost. Only their lanes go back, unless a topic had another number of partitions
 // meanwhile: then its changes may have been in other lanes.
 func (a *ackLog) recordLoss(cuts map[cluster.Partition]ackCut) {
@@ -529,7 +517,7 @@ func (a *ackLog) recordLoss(cuts map[cluster.Partition]ackCut) {
 		}
 		lost.From = min(lost.From, from-1)
 		lost.Lanes[laneName(partition.Topic, partition.Index, cut.partitions)] = from - 1
-		everywhere = everywhere || !p.isPartitionedAs(cut)
+		everywhere = everywhere || slices.ContainsFunc(p.marks, func(m ackMark) bool { return m.partitions != cut.partitions })
 	}
 	if everywhere {
 		lost.Lanes = nil
@@ -562,11 +550,6 @@ func (p *partitionAcks) lostBehind(cut ackCut) (from, messages, gone uint64) {
 		}
 	}
 	return from, uint64(end - cut.end), uint64(max(0, p.covered-end))
-}
-
-// isPartitionedAs reports whether the topic has as many partitions as it had for everything that is remembered.
-func (p *partitionAcks) isPartitionedAs(cut ackCut) bool {
-	return !slices.ContainsFunc(p.marks, func(m ackMark) bool { return m.partitions != cut.partitions })
 }
 
 // acceptLoss forgets what the partitions have lost, because the caller sends it again, and returns what is left of them.

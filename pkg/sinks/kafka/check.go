@@ -43,10 +43,6 @@ type topicChecker struct {
 // topicCheckInterval is how old a look at the settings of the topics in use may be: they may be edited at any time.
 const topicCheckInterval = time.Minute
 
-func newTopicChecker(cfg Config, f format.Format, c *cluster.Cluster, log *slog.Logger) *topicChecker {
-	return &topicChecker{config: cfg, format: f, cluster: c, log: log, warned: map[string]struct{}{}, faults: map[string]string{}}
-}
-
 // checkTopic checks an existing topic. An error means that its changes wait.
 func (c *topicChecker) checkTopic(ctx context.Context, topic string, found *cluster.Layout) error {
 	if c.config.CheckTopics == checkOff {
@@ -158,13 +154,9 @@ const (
 // retentionFaults returns the settings with which a topic drops acknowledged changes, or refuses large ones. Settings that
 // createTopics names are intended.
 func (c *topicChecker) retentionFaults(settings map[string]string) (faults []string) {
-	intended := map[string]bool{}
-	for _, entry := range c.config.CreateTopics.Configs {
-		intended[entry.Name] = true
-	}
 	isBelow := func(name string, limit int64) bool {
 		n, err := strconv.ParseInt(settings[name], 10, 64)
-		return err == nil && n >= 0 && n < limit && !intended[name]
+		return err == nil && n >= 0 && n < limit && !c.config.CreateTopics.names(name)
 	}
 	policy := settings["cleanup.policy"]
 	if isBelow("max.message.bytes", minMessageBytes) {
@@ -174,7 +166,7 @@ func (c *topicChecker) retentionFaults(settings map[string]string) (faults []str
 	if strings.Contains(policy, "delete") && isBelow("retention.ms", minRetention.Milliseconds()) {
 		faults = append(faults, fmt.Sprintf("retention.ms %s: changes are deleted before consumers had an hour to read them", settings["retention.ms"]))
 	}
-	if !strings.Contains(policy, "compact") || intended["cleanup.policy"] {
+	if !strings.Contains(policy, "compact") || c.config.CreateTopics.names("cleanup.policy") {
 		return faults
 	}
 	switch {
@@ -200,21 +192,23 @@ func (c CreateTopics) settingFaults(found *cluster.Layout, settings map[string]s
 	if found.Replicas < c.ReplicationFactor {
 		faults = append(faults, fmt.Sprintf("replicationFactor %d, expected %d", found.Replicas, c.ReplicationFactor))
 	}
-	given := map[string]bool{}
 	for _, want := range c.Configs {
-		given[want.Name] = true
 		if got, known := settings[want.Name]; !known || got != want.Value {
 			faults = append(faults, fmt.Sprintf("%s %q, expected %q", want.Name, got, want.Value))
 		}
 	}
 	// An acknowledged record must survive the broker that acknowledged it.
-	if found.Replicas > 1 && settings["min.insync.replicas"] == "1" && !given["min.insync.replicas"] {
+	if found.Replicas > 1 && settings["min.insync.replicas"] == "1" && !c.names("min.insync.replicas") {
 		faults = append(faults, "min.insync.replicas 1: records on a single broker are acknowledged, and lost with that broker; set it to 2")
 	}
-	if settings["unclean.leader.election.enable"] == "true" && !given["unclean.leader.election.enable"] {
+	if settings["unclean.leader.election.enable"] == "true" && !c.names("unclean.leader.election.enable") {
 		faults = append(faults, "unclean.leader.election.enable true: a lagging replica may become leader and drop acknowledged records; set it to false")
 	}
 	return faults
+}
+
+func (c CreateTopics) names(setting string) bool {
+	return slices.ContainsFunc(c.Configs, func(entry TopicConfig) bool { return entry.Name == setting })
 }
 
 func (c CreateTopics) newTopic(name string) cluster.NewTopic {

@@ -88,12 +88,10 @@ const (
 	maxReplicas = 1000 // no cluster has as many brokers, each of which holds one replica at most
 )
 
-// isIdempotent reports whether records are numbered.
 func (c Config) isIdempotent() bool {
 	return c.Idempotence == nil || *c.Idempotence
 }
 
-// withDefaults returns c with zero values replaced by defaults.
 func (c Config) withDefaults() Config {
 	c.CheckTopics = cmp.Or(c.CheckTopics, checkWarn)
 	c.ClientID = cmp.Or(c.ClientID, defaultClientID)
@@ -103,7 +101,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// clusterOptions returns the settings of the connections.
 func (c Config) clusterOptions() cluster.Options {
 	c = c.withDefaults()
 	return cluster.Options{Brokers: c.Brokers, ClientID: c.ClientID, TLS: c.TLS, SASL: c.SASL, Timeout: c.RequestTimeout}
@@ -125,7 +122,7 @@ func (c Config) validateBrokers() error {
 			return fmt.Errorf(`kafka.brokers[%d]: contains an "@"; expected "host:port", and credentials under kafka.sasl`, i)
 		case err != nil || strings.ContainsAny(host, ", \t/"):
 			return fmt.Errorf(`kafka.brokers[%d]: %q; expected "host:port"`, i, broker)
-		case host == "" || !isPort(port):
+		case host == "" || !sinks.IsPort(port):
 			return fmt.Errorf(`kafka.brokers[%d]: %q; expected "host:port" with a port from 1 to 65535`, i, broker)
 		case sinks.CheckHost(host) != nil:
 			return fmt.Errorf(`kafka.brokers[%d]: %q: %w`, i, broker, sinks.CheckHost(host))
@@ -136,16 +133,11 @@ func (c Config) validateBrokers() error {
 	return nil
 }
 
-func isPort(text string) bool {
-	n, err := strconv.ParseUint(text, 10, 16)
-	return err == nil && n > 0
-}
-
 // validateCleartext refuses credentials that would cross the network in cleartext. Bootstrap brokers on loopback are no
 // exception, because they name the addresses of others.
 func (c Config) validateCleartext() error {
-	if c.SASL.AllowCleartextCredentials || !c.hasValidCredentials() {
-		return nil
+	if c.SASL.AllowCleartextCredentials || c.TLS.Validate() != nil || c.SASL.Validate() != nil {
+		return nil // or it is not known what is sent
 	}
 	const remedy = "; use TLS, or set kafka.sasl.allowCleartextCredentials: true if the network is trusted"
 	var errs []error
@@ -156,11 +148,6 @@ func (c Config) validateCleartext() error {
 		errs = append(errs, errors.New("kafka.sasl.oauth.tokenURL: http:// sends the secret and the token in cleartext"+remedy))
 	}
 	return errors.Join(errs...)
-}
-
-// hasValidCredentials reports whether TLS and SASL are valid, so that it is known what is sent.
-func (c Config) hasValidCredentials() bool {
-	return c.TLS.Validate() == nil && c.SASL.Validate() == nil
 }
 
 func isLoopback(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
@@ -184,10 +171,6 @@ func (c Config) validateTopic() error {
 	if err := checkTopicName(t.AppendName(nil, &event.Change{}, appendEscaped)); err != nil {
 		return fmt.Errorf("kafka.topic: %q: %w", c.Topic, err)
 	}
-	return c.validateRepair(t)
-}
-
-func (c Config) validateRepair(t *sinks.Template) error {
 	if c.Repair && (t.UsesPlaceholder("namespace") || t.UsesPlaceholder("name")) {
 		return fmt.Errorf("kafka.repair: true, and kafka.topic is %q; with {namespace} or {name} the topics of deleted objects are unknown", c.Topic)
 	}

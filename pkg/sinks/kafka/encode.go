@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"encoding/binary"
-	"log/slog"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -184,10 +183,6 @@ type timestampCondition struct {
 	last      atomic.Int64 // when a timestamp was rejected last, Unix nanoseconds
 }
 
-func newTimestampCondition(log *slog.Logger) *timestampCondition {
-	return &timestampCondition{condition: condition.New(log, "", condition.Problem{})}
-}
-
 // recordRefusal records that a broker has rejected the present time as a timestamp.
 func (c *timestampCondition) recordRefusal(topic string, err error) {
 	c.last.Store(time.Now().UnixNano())
@@ -200,8 +195,6 @@ func (c *timestampCondition) status() condition.Status {
 	c.condition.UpdateIf(func(condition.Status) bool { return time.Since(time.Unix(0, c.last.Load())) >= 2*timestampPause }, condition.Problem{})
 	return c.condition.Status()
 }
-
-func (c *timestampCondition) close() { c.condition.Close() }
 
 // partitionForKey returns the partition of a key as the Java client's default partitioner does
 // (org.apache.kafka.common.utils.Utils.murmur2, toPositive), so that stream processors that join on the key find the

@@ -3,6 +3,7 @@ package kafka
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -62,8 +63,8 @@ type fence struct {
 	acks          *ackLog
 	rights        fenceRights
 
-	fenceRounds  *cluster.Coalescer[cluster.Partition, fencedEpoch] // fence batches of this process
-	recordRounds *cluster.Coalescer[laneStart, struct{}]            // record lanes for later processes
+	fenceRounds  *cluster.Coalescer[[]cluster.Partition, fencedEpoch] // fence batches of this process
+	recordRounds *cluster.Coalescer[laneStart, struct{}]              // record lanes for later processes
 
 	tailsRead atomic.Bool // ReadTail was called
 
@@ -167,7 +168,13 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	}
 	f.current, f.renewedAt, f.producers[own.Producer] = own, time.Now().Round(0), true
 	f.recordFenced(check, missing)
-	s.router.resumeLanes(f.currentLanes(s.router.hasRoute))
+	var current []sinks.Lane // one of each topic, which gets a route without a metadata request
+	for topic, shape := range f.shapes {
+		if !s.router.hasRoute(topic) { // recorded lanes may be of a former topic of that name, with more partitions
+			current = append(current, laneName(topic, 0, shape.Partitions))
+		}
+	}
+	s.ResumeLanes(current)
 	if known {
 		f.lanes[producerLane(own.Producer)] = topicLane{}
 	}
@@ -223,24 +230,15 @@ func checkLeaders(ctx context.Context, c *cluster.Cluster, reader *cluster.Reade
 func (k *leaderCheck) failUnmarkable(ctx context.Context, c *cluster.Cluster) {
 	ctx, cancel := context.WithTimeout(ctx, shapeTimeout)
 	defer cancel()
-	var asking sync.WaitGroup
-	var unmarkable sync.Map // of topics: their limits
-	for topic := range k.shapes {
-		asking.Go(func() { // all are in one request
-			settings, _ := c.TopicSettings(ctx, topic)
-			if limit, err := strconv.Atoi(settings["max.message.bytes"]); err == nil && limit < markerBytes {
-				unmarkable.Store(topic, limit)
-			}
-		})
-	}
-	asking.Wait()
+	limits := c.TopicNumbers(ctx, slices.Collect(maps.Keys(k.shapes)), "max.message.bytes")
 	k.answering = slices.DeleteFunc(k.answering, func(p cluster.Partition) bool {
-		limit, found := unmarkable.Load(p.Topic)
-		if found {
-			k.failed[p] = fmt.Errorf("%s: older exporters cannot be fenced, because it takes no transaction marker: "+
-				"max.message.bytes of the topic is %d, set it to 2097152", p, limit)
+		limit, known := limits[p.Topic]
+		if !known || limit >= markerBytes {
+			return false
 		}
-		return found
+		k.failed[p] = fmt.Errorf("%s: older exporters cannot be fenced, because it takes no transaction marker: "+
+			"max.message.bytes of the topic is %d, set it to 2097152", p, limit)
+		return true
 	})
 }
 
@@ -412,17 +410,6 @@ func (f *fence) lockedPartition(p cluster.Partition) *fencedPartition {
 	return f.partitions[p]
 }
 
-// currentLanes returns one lane of each topic that exists and has no route, under its present number of partitions. With it
-// the topic gets a route without a metadata request. Recorded lanes may be of a former topic of that name, with more.
-func (f *fence) currentLanes(hasRoute func(topic string) bool) (lanes []sinks.Lane) {
-	for topic, shape := range f.shapes {
-		if !hasRoute(topic) {
-			lanes = append(lanes, laneName(topic, 0, shape.Partitions))
-		}
-	}
-	return lanes
-}
-
 // GoneLanes implements [sinks.Fenced]. Gone are the lanes of topics that were deleted, also if there is another topic of the
 // name now, and those without a topic ID, which an exporter of 0.9.0 has recorded: this one records them with the ID.
 func (s *Sink) GoneLanes(ctx context.Context, lanes []sinks.Lane) (gone []sinks.Lane) {
@@ -493,8 +480,7 @@ func (f *fence) recordDeposed(err error) error {
 
 // recordIfDeposed is recordDeposed for a DeposedError, and returns any other error unchanged.
 func (f *fence) recordIfDeposed(err error) error {
-	var deposed *sinks.DeposedError
-	if errors.As(err, &deposed) {
+	if errors.As(err, new(*sinks.DeposedError)) {
 		return f.recordDeposed(err)
 	}
 	return err
@@ -569,12 +555,13 @@ type fencedEpoch struct {
 // fencePartition makes brokers reject what this process, or an older one, has under way to a partition. It returns the epoch
 // to continue under.
 func (f *fence) fencePartition(ctx context.Context, p cluster.Partition) (cluster.ProducerEpoch, error) {
-	fenced, err := f.fenceRounds.Submit(ctx, p)
+	fenced, err := f.fenceRounds.Submit(ctx, []cluster.Partition{p})
 	return fenced.epoch, cmp.Or(err, fenced.failed[p])
 }
 
 // fencePartitions is fencePartition for many. As in Fence, partitions without an answering leader are left out.
-func (f *fence) fencePartitions(partitions []cluster.Partition) (fenced fencedEpoch, err error) {
+func (f *fence) fencePartitions(questions [][]cluster.Partition) (fenced fencedEpoch, err error) {
+	partitions := slices.Concat(questions...)
 	check, err := checkLeaders(f.runCtx, f.cluster, f.reader.WithTimeout(laterLeaderTimeout), partitions)
 	if err != nil || len(check.failed) == len(partitions) {
 		return fencedEpoch{failed: check.failed}, err
@@ -671,4 +658,89 @@ func (f *fence) recordLost(cuts map[cluster.Partition]ackCut) {
 			f.startPartition(p, progress.topic, cut.end, true)
 		}
 	}
+}
+
+// journalFence is the fence of a sink whose lanes are recorded in its journal, together with its transactional ID, which no
+// other sink has. It is safe for concurrent use.
+type journalFence struct {
+	sink    *Sink
+	save    atomic.Pointer[func(context.Context) error] // stores the state with the cursors; nil: it is not stored
+	current atomic.Pointer[fence]                       // Fence leaves it as it is; nil without idempotence
+}
+
+func (j *journalFence) newFence() *fence {
+	f := j.sink.newFence(cluster.TransactionalID("kubecdc", rand.Text()[:13]), sinks.Claim{RecordLanes: j.recordLanes}) // 65 bits
+	f.replace = j.replaceFence
+	return f
+}
+
+// replaceFence lets a new fence go on where one ended, as a restart does.
+func (j *journalFence) replaceFence() {
+	before, f := j.current.Load(), j.newFence()
+	parts := before.storedParts()
+	parts.acks = j.sink.acks.places()
+	f.resume(parts)
+	j.current.Store(f)
+	j.sink.fence.CompareAndSwap(before, f)
+}
+
+// recordLanes makes it durable where lanes begin, for a later process of this journal.
+func (j *journalFence) recordLanes(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition) error {
+	j.sink.acks.recordBegin(lanes)
+	if save := j.save.Load(); save != nil && *save != nil {
+		return (*save)(ctx)
+	}
+	return nil
+}
+
+// fenceRights is what the cluster does not let a sink do. It is safe for concurrent use.
+type fenceRights struct {
+	mu      sync.Mutex
+	refused error // why no transactional ID may be used; nil: none was claimed, or it was granted
+	unread  error // why a partition may not be read; nil: all may
+}
+
+func (r *fenceRights) refusal() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refused
+}
+
+// recordRefusal records an error that no later request would change: a missing right, brokers without transactions, or with
+// too few replicas for the log of these.
+func (r *fenceRights) recordRefusal(ctx context.Context, id *cluster.Transactional, err error) {
+	switch {
+	case errors.Is(err, kafka.TransactionalIDAuthorizationFailed), errors.Is(err, kafka.UnsupportedVersion):
+	case errors.As(err, new(*sinks.UnavailableError)) && errors.Is(err, kafka.GroupCoordinatorNotAvailable) && !id.HasLog(ctx):
+	default:
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refused = err
+}
+
+// recordUnread records the error of reading a partition if that is a missing right, and reports whether it is.
+func (r *fenceRights) recordUnread(err error) bool {
+	if !errors.Is(err, kafka.TopicAuthorizationFailed) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unread = err
+	return true
+}
+
+// warning returns what is not guaranteed because a right is missing; "" if none is.
+func (r *fenceRights) warning() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.refused != nil:
+		return fmt.Sprintf("%v: after a crash, what was in flight is written again, and a late batch of the crashed process may follow a newer one; "+
+			"grant WRITE on TRANSACTIONAL_ID with the prefix kubecdc-, and restart", r.refused)
+	case r.unread != nil:
+		return fmt.Sprintf("%v: after a crash or a failure, what was in flight is written again", r.unread)
+	}
+	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +45,7 @@ func newLane(s *laneSet, t *topic, name sinks.Lane, index int32, count int) *lan
 	return &lane{
 		name: name, partition: p, count: count, fence: s.fence, acks: s.acks, timestamps: s.timestamps, log: s.log,
 		encoder: newBatchEncoder(s.encoders, s.codecs, t, &s.buffers, s.config.BatchBytes),
-		window:  newPublishWindow(p, &s.buffers, &s.retained),
+		window:  publishWindow{partition: p, buffers: &s.buffers, retained: &s.retained, purpose: cluster.ForProducing, limit: 1},
 		numbers: newNumberedSequencer(p, !s.config.isIdempotent(), s.log),
 	}
 }
@@ -310,7 +311,8 @@ func (l *lane) sendUnsent(try *deliveryAttempt) error {
 
 // settleFirst removes the first batch, which is written.
 func (l *lane) settleFirst() {
-	f, at := l.window.removeFirst(), l.numbers.nextSequence()
+	f, at := l.window.batches[0], l.numbers.nextSequence()
+	l.window.batches, l.window.purpose = l.window.batches[1:], cluster.ForProducing
 	l.numbers.recordWritten(f, len(l.window.batches) > 0)
 	lead, err := l.partition.topic.layout.Load().Lead(l.partition.index)
 	if err != nil {
@@ -342,7 +344,7 @@ func (l *lane) decideRetry(ctx context.Context, try *deliveryAttempt, cause erro
 	if moved || stale {
 		return nil
 	}
-	if cause = fmt.Errorf("%s: %w", l.partition, cause); errors.Is(cause, kafka.NotEnoughReplicas) || errors.Is(cause, kafka.NotEnoughReplicasAfterAppend) {
+	if cause = fmt.Errorf("%s: %w", l.partition, cause); isReplicaLag(cause) {
 		cause = condition.Problem{
 			Code: condition.SinkFailing, Cause: "not enough in-sync replicas",
 			Remedy: "bring the brokers of the other replicas back, or lower min.insync.replicas of the topic",
@@ -389,7 +391,7 @@ func (l *lane) splitRefused(cause error, v protocol.Outcome) error {
 
 // abandonWindow drops all batches. The sequencer makes sure that none of them is written behind later ones.
 func (l *lane) abandonWindow() {
-	inDoubt := l.window.isInDoubt()
+	inDoubt := slices.ContainsFunc(l.window.batches, func(f *inFlightBatch) bool { return f.maybeWritten || f.pending != nil })
 	l.window.dropBatches()
 	l.numbers.recordAbandoned(inDoubt)
 }

@@ -61,7 +61,7 @@ func (r Registry) validate() error {
 	u, err := url.Parse(r.URL)
 	hasPassword := r.Password != credentials.Secret{}
 	switch {
-	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.Port() != "" && !isPort(u.Port()):
+	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.Port() != "" && !sinks.IsPort(u.Port()):
 		return errors.New("kafka.registry.url: expected the address of a schema registry, https://…") // it may hold a password
 	case u.User != nil:
 		return errors.New("kafka.registry.url: holds a user; set kafka.registry.username and password")
@@ -180,7 +180,11 @@ func (r *schemaRegistry) idsOf(ctx context.Context, topic string) (record.Schema
 	}
 	asking, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	given, err := r.register(asking, topic)
+	var given record.SchemaIDs
+	var err error
+	if given.Key, err = r.registerSubject(asking, topic+"-key", r.key); err == nil {
+		given.Value, err = r.registerSubject(asking, topic+"-value", r.value)
+	}
 	switch {
 	case err == nil:
 		r.mu.Lock()
@@ -193,13 +197,6 @@ func (r *schemaRegistry) idsOf(ctx context.Context, topic string) (record.Schema
 		r.log.Warn("the schema registry does not register schemas; rows are written by those that it had registered before",
 			"topic", topic, "error", err)
 		return ids, nil
-	}
-	return ids, err
-}
-
-func (r *schemaRegistry) register(ctx context.Context, topic string) (ids record.SchemaIDs, err error) {
-	if ids.Key, err = r.registerSubject(ctx, topic+"-key", r.key); err == nil {
-		ids.Value, err = r.registerSubject(ctx, topic+"-value", r.value)
 	}
 	return ids, err
 }

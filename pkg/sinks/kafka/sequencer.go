@@ -60,22 +60,13 @@ type sequencer interface {
 // renumbering counts the times in a row that a broker refused the numbers of a lane.
 type renumbering struct{ errors int }
 
-// countError counts one more and reports whether that is too many; then it starts over.
-func (r *renumbering) countError() (tooMany bool) {
+// countError counts one more. It returns an error if that is too many, and then starts over.
+func (r *renumbering) countError(p *partitionClient, cause error) error {
 	if r.errors++; r.errors <= maxSequenceErrors {
-		return false
+		return nil
 	}
 	r.errors = 0
-	return true
-}
-
-func renumberingError(p *partitionClient, cause error) error {
 	return fmt.Errorf("%s: %w, also after renumbering", p, cause)
-}
-
-func warnRenumbered(log *slog.Logger, p *partitionClient, cause error) {
-	log.Warn("kafka does not know the sequence of this producer; records in doubt are sent again, and the topic may hold duplicates",
-		"topic", p.topic.name, "partition", p.index, "error", cause)
 }
 
 // numberedSequencer is the sequencer of lanes where no transactional ID may be used. Each lane has a producer ID of its own:
@@ -153,10 +144,11 @@ func (s *numberedSequencer) recordAbandoned(inDoubt bool) {
 func (s *numberedSequencer) recordLost() { s.startNextEpoch() }
 
 func (s *numberedSequencer) handleSequenceError(cause error, v protocol.Outcome) error {
-	if s.countError() {
-		return renumberingError(s.partition, cause)
+	if err := s.countError(s.partition, cause); err != nil {
+		return err
 	}
-	warnRenumbered(s.log, s.partition, cause)
+	s.log.Warn("kafka does not know the sequence of this producer; records in doubt are sent again, and the topic may hold duplicates",
+		"topic", s.partition.topic.name, "partition", s.partition.index, "error", cause)
 	if s.startNextEpoch(); v == protocol.Fenced {
 		s.next = record.ProducerSequence{Producer: cluster.NoID}
 	}
@@ -320,8 +312,8 @@ func (s *fencedSequencer) handleSequenceError(cause error, v protocol.Outcome) e
 	if v == protocol.Fenced && s.fence.replace == nil {
 		return s.fence.recordDeposed(cause)
 	}
-	if s.countError() {
-		return renumberingError(s.partition, cause)
+	if err := s.countError(s.partition, cause); err != nil {
+		return err
 	}
 	s.log.Warn("kafka does not know the sequence of this producer; the partition is read to find what it holds",
 		"topic", s.partition.topic.name, "partition", s.partition.index, "error", cause)

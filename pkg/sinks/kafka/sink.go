@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -33,13 +32,14 @@ const (
 
 // Sink writes changes to Kafka. See the documentation of the package, and [sinks.Sink] for the contract.
 type Sink struct {
+	*router
+
 	config   Config
 	log      *slog.Logger
 	cluster  *cluster.Cluster
 	reader   *cluster.Reader
 	topics   *topicCatalog
 	schemas  *schemaRegistry // nil in a format without
-	router   *router
 	lanes    *laneSet
 	former   formerLayouts
 	acks     *ackLog
@@ -96,22 +96,28 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sink{config: cfg, log: log, cluster: c, reader: cluster.NewReader(c), timestamps: newTimestampCondition(log), codecs: codecs}
+	s := &Sink{config: cfg, log: log, cluster: c, reader: cluster.NewReader(c), codecs: codecs,
+		timestamps: &timestampCondition{condition: condition.New(log, "", condition.Problem{})}}
 	s.journal.sink = s
 	s.runCtx, s.cancelRun = context.WithCancel(context.Background())
 	s.acks = newAckLog(s.runCtx, s.background.Go, c, s.reader, log)
 	if s.schemas, err = newSchemaRegistry(cfg, f, log); err != nil {
 		return nil, errors.Join(err, c.Close(context.Background()))
 	}
-	s.topics = newTopicCatalog(c, cfg.CreateTopics, newTopicChecker(cfg, f, c, log), s.schemas)
-	s.router = newRouter(s.runCtx, s.background.Go, template, s.topics, s.former.partitionsOf, s.acks.confirmAll)
+	checker := &topicChecker{config: cfg, format: f, cluster: c, log: log, warned: map[string]struct{}{}, faults: map[string]string{}}
+	s.topics = &topicCatalog{cluster: c, create: cfg.CreateTopics, checker: checker, schemas: s.schemas, topics: map[string]*topic{}}
+	s.router = &router{
+		template: template, topics: s.topics, runCtx: s.runCtx, background: s.background.Go, former: s.former.partitionsOf,
+		confirmAcks: s.acks.confirmAll, routes: map[string]*route{}, layoutCheckInterval: layoutMaxAge,
+	}
 	s.lanes = &laneSet{
 		config: cfg, log: log, cluster: c, reader: s.reader, topics: s.topics, encoders: encoders, codecs: codecs, fence: &s.fence,
 		acks: s.acks, former: s.former.partitionsOf, timestamps: s.timestamps, byName: map[sinks.Lane]*lane{}, waiting: map[string]*waitingPublisher{},
 	}
 	s.lanes.retained.releaseBytes(maxRetainedBytes)
-	if cfg.isIdempotent() {
-		s.journal.open()
+	if cfg.isIdempotent() { // its transactional ID counts until one was restored
+		s.journal.current.Store(s.journal.newFence())
+		s.fence.Store(s.journal.current.Load())
 	}
 	return s, nil
 }
@@ -120,7 +126,7 @@ func New(cfg Config, f format.Format, log *slog.Logger) (*Sink, error) {
 func (s *Sink) Close(ctx context.Context) error {
 	s.cancelRun()
 	s.background.Wait()
-	s.timestamps.close()
+	s.timestamps.condition.Close()
 	s.codecs.condition.Close()
 	if err := s.cluster.Close(ctx); err != nil {
 		return fmt.Errorf("closing connections to Kafka: %w", err)
@@ -158,15 +164,14 @@ func (s *Sink) BatchLimits() (messages int, bytes int64) {
 // which changes may be lost.
 func (s *Sink) Conditions() []condition.Status {
 	all := []condition.Status{s.cluster.Throttling(), s.timestamps.status(), s.codecs.condition.Status()}
-	var warnings []string
-	if f := s.fence.Load(); f != nil && f.rights.warning() != "" {
-		warnings = append(warnings, f.rights.warning())
+	rights := ""
+	if f := s.fence.Load(); f != nil {
+		rights = f.rights.warning()
 	}
-	if faults := s.topics.checker.warning(); faults != "" {
-		warnings = append(warnings, faults)
-	}
-	for _, reason := range warnings {
-		all = append(all, condition.NewStatus("", condition.Problem{Code: condition.SinkMayLose, Cause: reason}))
+	for _, reason := range []string{rights, s.topics.checker.warning()} {
+		if reason != "" {
+			all = append(all, condition.NewStatus("", condition.Problem{Code: condition.SinkMayLose, Cause: reason}))
+		}
 	}
 	return all
 }
@@ -204,20 +209,6 @@ func (s *Sink) CheckServers(ctx context.Context) error {
 	return errors.Join(s.cluster.CheckBrokers(ctx), s.schemas.checkServer(ctx))
 }
 
-// Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key.
-// Topics with unknown partitions have a waiting lane. See [sinks.Sink].
-func (s *Sink) Lane(c *event.Change) (sinks.Lane, error) { return s.router.laneTo(c, nil) }
-
-// LaneTo implements [sinks.Router]. The lane names the topic, so Publish needs no template.
-func (s *Sink) LaneTo(c *event.Change, topic *sinks.Template) (sinks.Lane, error) {
-	return s.router.laneTo(c, topic)
-}
-
-// AllLanes implements [sinks.LaneLister]: all partitions of the topic of c.
-func (s *Sink) AllLanes(c *event.Change, topic *sinks.Template) ([]sinks.Lane, error) {
-	return s.router.allLanesTo(c, topic)
-}
-
 // StandsForSeveral implements [sinks.LaneLister]: the waiting lane stands for all partitions of its topic.
 func (*Sink) StandsForSeveral(lane sinks.Lane) bool {
 	_, waiting := topicOfWaitingLane(lane)
@@ -236,14 +227,6 @@ func (*Sink) SharesObjects(a, b sinks.Lane) bool {
 	other, known := parseRecordedLane(b)
 	return !ok || !known ||
 		sinks.SharesHashes(uint64(one.Index), uint64(one.of.Partitions), uint64(other.Index), uint64(other.of.Partitions))
-}
-
-// ResumeLanes implements [sinks.Repartitioner].
-func (s *Sink) ResumeLanes(lanes []sinks.Lane) { s.router.resumeLanes(lanes) }
-
-// PendingRepartitions implements [sinks.Repartitioner].
-func (s *Sink) PendingRepartitions() []sinks.Repartition {
-	return s.router.pendingRepartitions()
 }
 
 // ApplyRepartition implements [sinks.Repartitioner].

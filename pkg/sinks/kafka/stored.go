@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,20 +124,17 @@ func (r *StoredReader) readEach(ctx context.Context, spans []*cluster.Span, each
 			return each(i, record)
 		}
 	}
-	err := r.readOrQuery(ctx, spans, each != nil)
+	read := r.reader.ReadSpans
+	if each == nil {
+		read = r.reader.QueryAll
+	}
+	err := read(ctx, spans)
 	for _, s := range spans {
 		if err == nil {
 			err = s.Err
 		}
 	}
 	return err
-}
-
-func (r *StoredReader) readOrQuery(ctx context.Context, spans []*cluster.Span, reads bool) error {
-	if reads {
-		return r.reader.ReadSpans(ctx, spans)
-	}
-	return r.reader.QueryAll(ctx, spans)
 }
 
 // ReadStored implements [sinks.StoredReader].
@@ -291,23 +289,17 @@ func (f *fence) fenceLanes(ctx context.Context, lanes map[sinks.Lane]sinks.LaneP
 			unfenced[lane] = l.Partition
 		}
 	}
-	results := make(chan error, len(unfenced))
-	for lane, p := range unfenced { // all are in one round, or in two
-		go func() {
-			_, err := f.fencePartition(ctx, p)
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if err != nil {
-				failed[lane] = err
-			}
-			results <- err
-		}()
+	if len(unfenced) == 0 {
+		return failed, nil
 	}
-	for range unfenced {
-		var deposed *sinks.DeposedError
-		if one := <-results; errors.As(one, &deposed) {
-			err = one
+	fenced, err := f.fenceRounds.Submit(ctx, slices.Collect(maps.Values(unfenced)))
+	for lane, p := range unfenced {
+		if err := cmp.Or(err, fenced.failed[p]); err != nil {
+			failed[lane] = err
 		}
 	}
-	return failed, err
+	if errors.As(err, new(*sinks.DeposedError)) {
+		return nil, err
+	}
+	return failed, nil
 }

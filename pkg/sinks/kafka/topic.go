@@ -30,12 +30,6 @@ type topic struct {
 	schemas      atomic.Pointer[record.SchemaIDs] // known before the layout, in a format that needs them
 }
 
-func newTopic(name string) *topic {
-	t := &topic{name: name, refreshToken: make(chan struct{}, 1)}
-	t.refreshToken <- struct{}{}
-	return t
-}
-
 // topicCatalog knows the layouts of the topics in use, and creates and checks topics where that is configured. It is safe
 // for concurrent use.
 type topicCatalog struct {
@@ -49,23 +43,19 @@ type topicCatalog struct {
 	topics map[string]*topic
 }
 
-func newTopicCatalog(c *cluster.Cluster, create CreateTopics, checker *topicChecker, schemas *schemaRegistry) *topicCatalog {
-	return &topicCatalog{cluster: c, create: create, checker: checker, schemas: schemas, topics: map[string]*topic{}}
-}
-
 // topicByName returns a topic, of which nothing is known at first.
 func (c *topicCatalog) topicByName(name string) *topic {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.topics[name]
 	if t == nil {
-		t = newTopic(name)
+		t = &topic{name: name, refreshToken: make(chan struct{}, 1)}
+		t.refreshToken <- struct{}{}
 		c.topics[name] = t
 	}
 	return t
 }
 
-// removeTopic drops what is known of a topic.
 func (c *topicCatalog) removeTopic(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,12 +142,11 @@ func (c *topicCatalog) findOrCreateTopic(ctx context.Context, t *topic) (*cluste
 // checkLayouts refreshes the layouts of topics in one request, and looks at their settings when that is due. Known layouts
 // stay in use when no broker answers, and for topics with an error.
 func (c *topicCatalog) checkLayouts(ctx context.Context, topics []*topic) {
-	names := make([]string, len(topics))
-	for i, t := range topics {
-		names[i] = t.name
+	names, recheck := c.checker.startRecheck()
+	for _, t := range topics {
+		names = append(names, t.name)
 	}
-	faulty, recheck := c.checker.startRecheck()
-	found, _, err := c.cluster.DescribeTopics(ctx, slices.Compact(slices.Sorted(slices.Values(append(names, faulty...)))))
+	found, _, err := c.cluster.DescribeTopics(ctx, slices.Compact(slices.Sorted(slices.Values(names))))
 	if err != nil {
 		return
 	}
@@ -197,7 +186,7 @@ func topicLanes(topic string, count int) []sinks.Lane {
 // isWaiting reports whether the partitions of the topic were unknown when the route was made.
 func (r *route) isWaiting() bool { return r.lanes[0] == waitingLane(r.topic.name) }
 
-// router assigns changes to lanes. One of its methods is called at a time.
+// router assigns changes to lanes. One of its methods is called at a time. It is embedded in Sink.
 type router struct {
 	template    *sinks.Template // of the topic
 	topics      *topicCatalog
@@ -214,17 +203,12 @@ type router struct {
 	checkingLayouts     atomic.Bool // a check is under way
 }
 
-func newRouter(runCtx context.Context, background func(func()), template *sinks.Template, topics *topicCatalog,
-	former func(string) int, confirmAcks func() bool,
-) *router {
-	return &router{
-		template: template, topics: topics, runCtx: runCtx, background: background, former: former, confirmAcks: confirmAcks, routes: map[string]*route{},
-		layoutCheckInterval: layoutMaxAge,
-	}
-}
+// Lane returns the topic-partition of c: the topic by the template, the partition by the Java client's hash of the key.
+// Topics with unknown partitions have a waiting lane. See [sinks.Sink].
+func (r *router) Lane(c *event.Change) (sinks.Lane, error) { return r.LaneTo(c, nil) }
 
-// laneTo returns the lane of c in the topic of a template; nil stands for that of the sink.
-func (r *router) laneTo(c *event.Change, template *sinks.Template) (sinks.Lane, error) {
+// LaneTo implements [sinks.Router]. The lane names the topic, so Publish needs no template.
+func (r *router) LaneTo(c *event.Change, template *sinks.Template) (sinks.Lane, error) {
 	to, err := r.routeTo(c, template)
 	if err != nil {
 		return "", err
@@ -235,8 +219,8 @@ func (r *router) laneTo(c *event.Change, template *sinks.Template) (sinks.Lane, 
 	return to.lanes[i], nil
 }
 
-// allLanesTo returns all lanes of the topic of a template, by partition.
-func (r *router) allLanesTo(c *event.Change, template *sinks.Template) ([]sinks.Lane, error) {
+// AllLanes implements [sinks.LaneLister]: all partitions of the topic of c.
+func (r *router) AllLanes(c *event.Change, template *sinks.Template) ([]sinks.Lane, error) {
 	to, err := r.routeTo(c, template)
 	if err != nil {
 		return nil, err
@@ -279,8 +263,8 @@ func (r *router) createRoute(name string) *route {
 
 func (r *router) hasRoute(topic string) bool { return r.routes[topic] != nil }
 
-// resumeLanes creates the routes to which these lanes belong. A lane's name contains how many partitions its topic had.
-func (r *router) resumeLanes(lanes []sinks.Lane) {
+// ResumeLanes implements [sinks.Repartitioner]. A lane's name contains how many partitions its topic had.
+func (r *router) ResumeLanes(lanes []sinks.Lane) {
 	for _, name := range lanes {
 		if topic, ok := topicOfWaitingLane(name); ok {
 			r.routes[topic] = newRoute(r.topics.topicByName(topic), name)
@@ -294,9 +278,9 @@ func (r *router) resumeLanes(lanes []sinks.Lane) {
 	}
 }
 
-// pendingRepartitions returns the routes of topics that have another number of partitions by now, and starts a
-// check of all topics when it is due.
-func (r *router) pendingRepartitions() (due []sinks.Repartition) {
+// PendingRepartitions implements [sinks.Repartitioner] with the routes of topics that have another number of partitions by
+// now. It starts a check of all topics when that is due.
+func (r *router) PendingRepartitions() (due []sinks.Repartition) {
 	r.startLayoutCheck()
 	for one := range r.topics.changed.Range {
 		t := one.(*topic)

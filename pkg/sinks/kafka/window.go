@@ -74,10 +74,6 @@ type publishWindow struct {
 	untimedUntil time.Time        // until then batches have no timestamp, because the broker refused one
 }
 
-func newPublishWindow(p *partitionClient, buffers *bufferPool, retained *byteBudget) publishWindow {
-	return publishWindow{partition: p, buffers: buffers, retained: retained, purpose: cluster.ForProducing, limit: 1}
-}
-
 // errRecreated is the error of batches that are numbered for another topic than the one that has its name now.
 var errRecreated = errors.New("the topic was recreated")
 
@@ -140,7 +136,7 @@ func (w *publishWindow) awaitFirst(ctx context.Context) error {
 			_ = f.awaitAnswer(ctx) // what matters is recorded in f
 		}
 	}
-	if isReplicaLag(answer) {
+	if isReplicaLag(answer) || errors.Is(answer, kafka.RequestTimedOut) {
 		w.purpose = cluster.ForSlowReplicas
 	}
 	return answer
@@ -148,7 +144,7 @@ func (w *publishWindow) awaitFirst(ctx context.Context) error {
 
 // isReplicaLag reports whether a broker could not write because other replicas do not follow.
 func isReplicaLag(err error) bool {
-	return errors.Is(err, kafka.RequestTimedOut) || errors.Is(err, kafka.NotEnoughReplicas) || errors.Is(err, kafka.NotEnoughReplicasAfterAppend)
+	return errors.Is(err, kafka.NotEnoughReplicas) || errors.Is(err, kafka.NotEnoughReplicasAfterAppend)
 }
 
 // adaptLimit decides from the last answer how many batches to have under way: several only where each takes so little that
@@ -169,19 +165,6 @@ func (w *publishWindow) stampBatch(f *inFlightBatch) {
 		f.sentAt = time.Time{}
 	}
 	record.SetTimestamp(f.bytes, f.sentAt)
-}
-
-// removeFirst removes the first batch, which is settled. The caller releases its buffer.
-func (w *publishWindow) removeFirst() *inFlightBatch {
-	f := w.batches[0]
-	w.batches = w.batches[1:]
-	w.purpose = cluster.ForProducing
-	return f
-}
-
-// isInDoubt reports whether any batch may be written.
-func (w *publishWindow) isInDoubt() bool {
-	return slices.ContainsFunc(w.batches, func(f *inFlightBatch) bool { return f.maybeWritten || f.pending != nil })
 }
 
 func (w *publishWindow) dropBatches() {

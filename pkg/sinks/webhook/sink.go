@@ -97,11 +97,10 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 		}
 		n := requestSize(batch[done:], limit)
 		err := s.postBatch(ctx, slot, batch[done:done+n])
-		var rejected *sinks.RejectedError
 		switch {
 		case err == nil:
 			done += n
-		case n > 1 && errors.As(err, &rejected):
+		case n > 1 && errors.As(err, new(*sinks.RejectedError)):
 			limit = n / 2
 		default:
 			return done, err

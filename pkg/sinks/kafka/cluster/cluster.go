@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -32,8 +33,8 @@ type Cluster struct {
 	cancelRun context.CancelCauseFunc
 	requests  sync.WaitGroup // goroutines that wait for answers
 
-	descriptions *Coalescer[string, description]              // of topics, by name
-	settings     *Coalescer[string, map[string]topicSettings] // of topics, by name
+	descriptions *Coalescer[string, description]                // of topics, by name
+	settings     *Coalescer[[]string, map[string]topicSettings] // of topics, by name
 	createdMu    sync.Mutex
 	created      []string                               // topics that are not in the log yet
 	creations    *Coalescer[creation, map[string]error] // of topics
@@ -62,8 +63,10 @@ func New(cfg Options, log *slog.Logger) (*Cluster, error) {
 	c.Dialer = &connection.Dialer{ClientID: cfg.ClientID, TLS: cfg.TLS, Mechanism: mechanism, Timeout: cfg.Timeout,
 		DialContext: new(net.Dialer).DialContext}
 	c.runCtx, c.cancelRun = context.WithCancelCause(context.Background())
-	c.throttles = newThrottleSet(c.runCtx, cfg.ClientID, log)
-	c.pool = newConnectionPool(c.runCtx, c.Dialer, c.throttles, cfg.Brokers)
+	c.throttles = &throttleSet{ctx: c.runCtx, condition: condition.New(log, "", condition.Problem{}), times: map[endpoint]*throttle{},
+		remedy: fmt.Sprintf("if delivery is too slow, raise producer_byte_rate of the client ID %q or of its user", cfg.ClientID)}
+	c.pool = &connectionPool{ctx: c.runCtx, dialer: c.Dialer, throttles: c.throttles, seeds: cfg.Brokers, addresses: map[int32]string{},
+		links: map[endpoint]*link{}, reached: map[string]bool{}}
 	c.throttles.query, c.throttles.replace = c.pool.queryThrottle, c.pool.replaceMuted
 	c.descriptions = NewCoalescer(c.requests.Go, func(topics []string) (d description, err error) {
 		d.found, d.controller, err = c.DescribeTopics(c.runCtx, topics)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -59,7 +60,6 @@ func (c *Cluster) Ping(ctx context.Context) error {
 
 var errOtherTopics = errors.New("the broker answered for other topics than requested")
 
-// description is the metadata of several topics.
 type description struct {
 	found      map[string]*Layout
 	controller int32
@@ -247,7 +247,7 @@ type topicSettings struct {
 
 // TopicSettings returns the effective configuration of a topic, broker defaults included. Concurrent calls share requests.
 func (c *Cluster) TopicSettings(ctx context.Context, topic string) (map[string]string, error) {
-	all, err := c.settings.Submit(ctx, topic)
+	all, err := c.settings.Submit(ctx, []string{topic})
 	if err != nil {
 		return nil, err
 	}
@@ -258,9 +258,21 @@ func (c *Cluster) TopicSettings(ctx context.Context, topic string) (map[string]s
 	return one.values, one.err
 }
 
-// describeSettings asks for the configurations of topics.
-func (c *Cluster) describeSettings(topics []string) (map[string]topicSettings, error) {
+// TopicNumbers returns a setting of topics that is a number, as far as it is known.
+func (c *Cluster) TopicNumbers(ctx context.Context, topics []string, setting string) map[string]int {
+	all, _ := c.settings.Submit(ctx, topics) // nil after an error
+	numbers := map[string]int{}
+	for topic, one := range all {
+		if n, err := strconv.Atoi(one.values[setting]); err == nil {
+			numbers[topic] = n
+		}
+	}
+	return numbers
+}
+
+func (c *Cluster) describeSettings(questions [][]string) (map[string]topicSettings, error) {
 	all := map[string]topicSettings{}
+	topics := slices.Compact(slices.Sorted(slices.Values(slices.Concat(questions...))))
 	for some := range slices.Chunk(topics, maxTopicsPerRequest) {
 		request := kmsg.NewPtrDescribeConfigsRequest()
 		for _, topic := range some {

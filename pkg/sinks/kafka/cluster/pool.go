@@ -33,7 +33,6 @@ const (
 
 var errUnknownBroker = errors.New("it is not in the metadata of the cluster")
 
-// endpoint identifies one connection of a broker.
 type endpoint struct {
 	address string
 	purpose Purpose
@@ -71,11 +70,6 @@ type connectionPool struct {
 	addresses map[int32]string // by broker ID
 	links     map[endpoint]*link
 	reached   map[string]bool // addresses of which one was connected
-}
-
-func newConnectionPool(ctx context.Context, d *connection.Dialer, throttles *throttleSet, seeds []string) *connectionPool {
-	return &connectionPool{ctx: ctx, dialer: d, throttles: throttles, seeds: seeds, addresses: map[int32]string{}, links: map[endpoint]*link{},
-		reached: map[string]bool{}}
 }
 
 // openLink returns the connection to an endpoint and opens it if necessary. lastError is set while the broker is
@@ -145,7 +139,6 @@ func (p *connectionPool) connectionTo(broker int32, purpose Purpose) (*connectio
 	return found, nil
 }
 
-// peer is what the pool connects to.
 func (p *connectionPool) peer() condition.Peer {
 	return condition.Peer{Address: "kafka.brokers", Settings: "kafka.tls", Secure: p.dialer.TLS.Enabled,
 		Other: fmt.Sprintf("set kafka.tls.enabled: %t", !p.dialer.TLS.Enabled)}

@@ -149,9 +149,8 @@ func (r *Reader) askLeadersOnce(ctx context.Context, spans []*Span, ask func(con
 		go func() { ended <- ask(ctx, broker, all) }()
 	}
 	for range byLeader {
-		var callback *CallbackError
-		if one := <-ended; errors.As(one, &callback) {
-			err = callback
+		if one := <-ended; errors.As(one, new(*CallbackError)) {
+			err = one
 		}
 	}
 	return err
@@ -313,10 +312,9 @@ func (r *Reader) FetchSpans(ctx context.Context, leader int32, spans []*Span) (e
 		}
 		asked := spans[:min(len(spans), maxPartitionsPerRequest)]
 		progress, failed := r.fetchOnce(ctx, leader, asked)
-		var callback *CallbackError
 		switch {
-		case errors.As(failed, &callback):
-			return callback
+		case errors.As(failed, new(*CallbackError)):
+			return failed
 		case failed == nil && !progress:
 			failed = failSpans(asked, protocol.ErrMalformed)
 		}
@@ -349,10 +347,9 @@ func (r *Reader) fetchOnce(ctx context.Context, leader int32, spans []*Span) (pr
 			if failed == nil {
 				failed = s.consumeBatches(protocol.Batches(p.RecordBatches))
 			}
-			var callback *CallbackError
 			switch {
-			case errors.As(failed, &callback):
-				return true, callback
+			case errors.As(failed, new(*CallbackError)):
+				return true, failed
 			case failed != nil:
 				s.Err = fmt.Errorf("reading %s: %w", s.Partition, failed)
 				err = cmp.Or(err, s.Err)
@@ -382,7 +379,6 @@ func newFetchRequest(spans []*Span) *kmsg.FetchRequest {
 	return request
 }
 
-// consumeBatches calls the callbacks for the batches of one response.
 func (s *Span) consumeBatches(batches protocol.Batches) error {
 	verify := s.mustVerifyLast() && len(batches) > 0
 	if verify && batches.BatchAt(s.Next-1) != s.Last {

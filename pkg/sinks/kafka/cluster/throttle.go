@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -62,14 +61,6 @@ func (p Purpose) quota() Purpose {
 		return ForProducing
 	}
 	return p
-}
-
-func newThrottleSet(ctx context.Context, clientID string, log *slog.Logger) *throttleSet {
-	return &throttleSet{
-		ctx:       ctx,
-		remedy:    fmt.Sprintf("if delivery is too slow, raise producer_byte_rate of the client ID %q or of its user", clientID),
-		condition: condition.New(log, "", condition.Problem{}), times: map[endpoint]*throttle{},
-	}
 }
 
 // throttleOf returns the throttle time that concerns the connections to an endpoint.
@@ -131,7 +122,6 @@ func (t *throttle) RecordThrottle(wait time.Duration) {
 	}
 }
 
-// setRemaining replaces the announced time.
 func (t *throttle) setRemaining(left time.Duration) {
 	t.set.mu.Lock()
 	defer t.set.mu.Unlock()
@@ -212,7 +202,6 @@ func (p *connectionPool) queryThrottle(ctx context.Context, to endpoint) (time.D
 	return answer.wait, nil
 }
 
-// throttleAnswer holds the throttle time of one answer, and delays nothing.
 type throttleAnswer struct{ wait time.Duration }
 
 func (a *throttleAnswer) RecordThrottle(wait time.Duration)    { a.wait = wait }
@@ -230,7 +219,6 @@ type Coalescer[Q, A any] struct {
 	next *round[Q, A] // collects questions; nil when none is waiting
 }
 
-// round is a set of questions with one answer.
 type round[Q, A any] struct {
 	questions []Q
 	done      chan struct{} // closed when answer and err are set

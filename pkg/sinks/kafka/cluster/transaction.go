@@ -34,7 +34,6 @@ const (
 	maxUnknownTries = 3
 )
 
-// errCoordinatorMoved is why a request to a coordinator was given up.
 var errCoordinatorMoved = fmt.Errorf("the coordinator did not answer before the brokers named another one: %w", context.DeadlineExceeded)
 
 // Transactional is a transactional ID that is used as a fence only (KIP-98): a partition that has the marker of an epoch
@@ -194,7 +193,6 @@ func readRefusals(r *kmsg.AddPartitionsToTxnResponse) (unknown []Partition, err 
 	return unknown, nil
 }
 
-// abortTransaction ends the transaction, which writes a marker to each of its partitions.
 func (t *Transactional) abortTransaction(ctx context.Context, own ProducerEpoch) error {
 	return t.requestCoordinator(ctx, func(ctx context.Context) error {
 		request := kmsg.EndTxnRequest{TransactionalID: t.ID, ProducerID: own.Producer, ProducerEpoch: own.Epoch}
@@ -374,12 +372,10 @@ func (c *Cluster) SinkError(ctx context.Context, topic string, err error) error 
 	return c.unreachableError(err)
 }
 
-// unreachableError returns the cause and the remedy of a failed connection.
 func (c *Cluster) unreachableError(err error) error {
-	var credentials *auth.CredentialError
 	p := condition.ProblemOf(err, "") // of a broker to which there is no connection
 	switch {
-	case errors.As(err, &credentials):
+	case errors.As(err, new(*auth.CredentialError)):
 		p = condition.Problem{Code: condition.SinkUnauthorized, Cause: "the Kafka credentials cannot be read: " + err.Error(), Remedy: "check kafka.sasl and kafka.tls"}
 	case p.Code != "":
 	default:

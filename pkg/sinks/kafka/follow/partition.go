@@ -58,9 +58,8 @@ type Options struct {
 // Partition reads one partition. One goroutine uses it.
 type Partition struct {
 	Options
-	started   bool // position is known
-	position  Position
-	skipBelow int64 // records before this offset are skipped
+	started  bool // position is known
+	position Position
 }
 
 // New returns a partition that starts at its stored position.
@@ -149,10 +148,15 @@ func (p *Partition) readSpan(ctx context.Context, s *cluster.Span) error {
 	if !s.VerifyLast && s.Next > s.First {
 		s.Next-- // its batch identifies the partition; the record itself is skipped
 	}
-	p.skipBelow = p.position.Next
-	s.Each = p.passRecord
+	unread := p.position.Next
+	s.Each = func(r *protocol.Record) error {
+		if r.Offset < unread {
+			return nil
+		}
+		return p.Each(Record{r.Offset, r.Time, bytes.Clone(r.Value)})
+	}
 	s.AfterFetch = func() error {
-		p.position = Position{max(s.Next, p.skipBelow), s.Last}
+		p.position = Position{max(s.Next, unread), s.Last}
 		return p.Store(ctx, p.position)
 	}
 	err := cluster.NewReader(p.Cluster).FetchSpans(ctx, s.Lead.Broker, []*cluster.Span{s})
@@ -167,12 +171,4 @@ func (p *Partition) readSpan(ctx context.Context, s *cluster.Span) error {
 		return nil // records were removed in between; the next call finds the new extent
 	}
 	return err
-}
-
-// passRecord passes a record on, unless it was read before.
-func (p *Partition) passRecord(r *protocol.Record) error {
-	if r.Offset < p.skipBelow {
-		return nil
-	}
-	return p.Each(Record{r.Offset, r.Time, bytes.Clone(r.Value)})
 }

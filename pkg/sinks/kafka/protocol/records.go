@@ -196,14 +196,21 @@ type BatchID struct {
 	CRC  uint32
 }
 
-// BatchAt returns the batch that contains an offset; the zero value if there is none.
-func (all Batches) BatchAt(offset int64) BatchID {
-	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
-		if b.baseOffset() <= offset && offset < b.endOffset() {
-			return BatchID{b.baseOffset(), binary.BigEndian.Uint32(b[crcAt:])}
-		}
+// find returns the batch that contains an offset; nil if there is none.
+func (all Batches) find(offset int64) batch {
+	b, rest := all.splitFirst()
+	for b != nil && (offset < b.baseOffset() || b.endOffset() <= offset) {
+		b, rest = rest.splitFirst()
 	}
-	return BatchID{}
+	return b
+}
+
+// BatchAt returns the batch that contains an offset; the zero value if there is none.
+func (all Batches) BatchAt(offset int64) (id BatchID) {
+	if b := all.find(offset); b != nil {
+		id = BatchID{b.baseOffset(), binary.BigEndian.Uint32(b[crcAt:])}
+	}
+	return id
 }
 
 // Origin is the writer of a batch, and where it ends. A broker keeps it for as long as it has the batch, also if it
@@ -216,14 +223,13 @@ type Origin struct {
 }
 
 // OriginAt returns the origin of the batch that contains an offset; false if there is none.
-func (all Batches) OriginAt(offset int64) (Origin, bool) {
-	for b, rest := all.splitFirst(); b != nil; b, rest = rest.splitFirst() {
-		if b.baseOffset() <= offset && offset < b.endOffset() {
-			epoch, sequence := binary.BigEndian.Uint16(b[producerEpochAt:]), binary.BigEndian.Uint32(b[sequenceAt:])
-			return Origin{b.producer(), int16(epoch), int32(sequence), b.endOffset()}, true
-		}
+func (all Batches) OriginAt(offset int64) (o Origin, found bool) {
+	b := all.find(offset)
+	if b == nil {
+		return o, false
 	}
-	return Origin{}, false
+	epoch, sequence := binary.BigEndian.Uint16(b[producerEpochAt:]), binary.BigEndian.Uint32(b[sequenceAt:])
+	return Origin{b.producer(), int16(epoch), int32(sequence), b.endOffset()}, true
 }
 
 // EachRecord calls each for the records from an offset on, in order, and returns the offset to continue from. Control

@@ -63,7 +63,7 @@ type Encoder struct {
 	records    []byte               // uncompressed records of the present batch
 	prefix     []byte               // scratch: a record up to its value
 	headers    []byte               // scratch: a record's headers
-	value      []byte               // scratch: a header's value
+	value      []byte               // scratch: a key, or a header's value
 }
 
 // NewEncoder returns an encoder of values in a format. With tombstones, a record without a value follows each delete.
@@ -174,9 +174,7 @@ func (e *Encoder) writeHeader(b []byte, records int, s ProducerSequence) {
 	be.PutUint16(b[atAttributes:], uint16(e.attribute))
 	be.PutUint32(b[atLastDelta:], uint32(records-1))
 	be.PutUint32(b[AtCount:], uint32(records))
-	be.PutUint64(b[AtProducerID:], uint64(s.Producer))
-	be.PutUint16(b[AtEpoch:], uint16(s.Epoch))
-	be.PutUint32(b[AtSequence:], uint32(s.Sequence))
+	SetSequence(b, s)
 }
 
 // nullLength is the length of a null value, as opposed to an empty one.
@@ -209,7 +207,8 @@ func appendNothing(b []byte, _ *event.Change) []byte { return b }
 func (e *Encoder) appendRecord(c *event.Change, offsetDelta int, appendValue func([]byte, *event.Change) []byte) {
 	e.prefix = append(e.prefix[:0], 0, 0) // no attributes are defined for a record; timestamp delta 0
 	e.prefix = binary.AppendVarint(e.prefix, int64(offsetDelta))
-	e.prefix = e.appendKey(e.prefix, c)
+	e.value = e.format.AppendKey(e.appendSchemaID(e.value[:0], e.schemas.Key), c)
+	e.prefix = append(binary.AppendVarint(e.prefix, int64(len(e.value))), e.value...)
 
 	start := len(e.records)
 	space := maxPrefix + len(e.prefix)
@@ -229,24 +228,6 @@ func (e *Encoder) appendRecord(c *event.Change, offsetDelta int, appendValue fun
 	at += copy(e.records[at:], e.prefix)
 	at += copy(e.records[at:], e.records[start+space:])
 	e.records = append(e.records[:at], e.headers...)
-}
-
-// appendKey appends the length of c's key and the key.
-func (e *Encoder) appendKey(b []byte, c *event.Change) []byte {
-	const lengthSize = 1 // of a length below 64; most keys are that short
-	start := len(b)
-	b = e.format.AppendKey(e.appendSchemaID(append(b, 0), e.schemas.Key), c)
-	n := len(b) - start - lengthSize
-	if n < 64 {
-		b[start] = byte(n) << 1
-		return b
-	}
-	var length [binary.MaxVarintLen32]byte
-	w := binary.PutVarint(length[:], int64(n))
-	b = append(b, length[:w-lengthSize]...) // any bytes: they make space for the shift
-	copy(b[start+w:], b[start+lengthSize:start+lengthSize+n])
-	copy(b[start:], length[:w])
-	return b
 }
 
 // Codec compresses the records of a batch. attribute is its value in the batch header (KIP-98, KIP-110 for zstd).
@@ -309,4 +290,110 @@ var _ io.Writer = (*appendWriter)(nil)
 func (a *appendWriter) Write(p []byte) (int, error) {
 	a.b = append(a.b, p...)
 	return len(p), nil
+}
+
+const headerContentType = "content-type"
+
+// appendHeaders sets e.headers to the headers of c's record. Their number is in the one byte that is reserved for it: there
+// are fewer than 64.
+func (e *Encoder) appendHeaders(c *event.Change) {
+	e.headers = append(e.headers[:0], 0)
+	switch e.format {
+	case format.CloudEvents:
+		e.appendTextHeader(headerContentType, e.format.ContentType())
+		for _, a := range attributes {
+			if e.value = a.Append(e.value[:0], c); len(e.value) > 0 {
+				e.appendValueHeader(a.header)
+			}
+		}
+	case format.CloudEventsStructured:
+		e.appendTextHeader(headerContentType, e.format.ContentType())
+	default:
+		e.appendNativeHeaders(c)
+	}
+}
+
+// appendNativeHeaders appends the headers by which consumers route, filter and drop duplicates without reading the value,
+// and the facts that the value does not contain.
+func (e *Encoder) appendNativeHeaders(c *event.Change) {
+	e.value = c.AppendID(e.value[:0])
+	e.appendValueHeader("id")
+	e.appendTextHeader("type", string(c.Type))
+	e.appendTextHeader(headerContentType, e.format.ContentType())
+	e.appendTextHeader("cluster", c.Cluster)
+	e.value = append(e.value[:0], c.Resource.Resource...)
+	if c.Resource.Group != "" {
+		e.value = append(append(e.value, '.'), c.Resource.Group...)
+	}
+	e.appendValueHeader("resource")
+	e.value = c.ObservedAt.UTC().AppendFormat(e.value[:0], time.RFC3339Nano)
+	e.appendValueHeader("observedAt")
+	if c.Snapshot != nil {
+		e.appendTextHeader("snapshot", c.Snapshot.ID)
+	}
+	if c.ListVersion != "" {
+		e.appendTextHeader("listVersion", c.ListVersion)
+	}
+	if e.format.NeedsFactsHeader(c) {
+		e.value = format.AppendFacts(e.value[:0], c)
+		e.appendValueHeader("change")
+	}
+}
+
+// appendValueHeader appends a header with the value in e.value.
+func (e *Encoder) appendValueHeader(name string) {
+	e.headers = appendString(e.headers, name)
+	e.headers = append(binary.AppendVarint(e.headers, int64(len(e.value))), e.value...)
+	e.headers[0] += 1 << 1 // varints of the protocol are zigzag-encoded
+}
+
+func (e *Encoder) appendTextHeader(name, value string) {
+	e.value = append(e.value[:0], value...)
+	e.appendValueHeader(name)
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendVarint(b, int64(len(s))), s...)
+}
+
+// attribute is a CloudEvents attribute and the name of its header.
+type attribute struct {
+	format.Attribute
+	header string
+}
+
+// attributes are those of the binary mode (cloudevents/bindings/kafka-protocol-binding.md, section 3.2.3).
+var attributes = func() (all []attribute) {
+	for _, a := range format.Attributes() {
+		all = append(all, attribute{a, "ce_" + a.Name})
+	}
+	return all
+}()
+
+// EncodeEntries appends one batch of entries, at least one, to dst and returns the extended slice. The batch needs a
+// timestamp, see [SetTimestamp].
+func (e *Encoder) EncodeEntries(dst []byte, entries []sinks.StateEntry, s ProducerSequence) ([]byte, error) {
+	e.records = e.records[:0]
+	for i, entry := range entries {
+		e.prefix = append(e.prefix[:0], 0, 0) // no attributes; timestamp delta 0
+		e.prefix = binary.AppendVarint(e.prefix, int64(i))
+		e.prefix = append(binary.AppendVarint(e.prefix, int64(len(entry.Key))), entry.Key...)
+		length := int64(len(entry.Value))
+		if entry.Value == nil {
+			length = nullLength
+		}
+		e.prefix = binary.AppendVarint(e.prefix, length)
+		const noHeaders = 0
+		e.records = binary.AppendVarint(e.records, int64(len(e.prefix)+len(entry.Value)+1))
+		e.records = append(append(append(e.records, e.prefix...), entry.Value...), noHeaders)
+	}
+	return e.appendBatch(dst, len(entries), s)
+}
+
+// SetSequence replaces the numbers of a batch. It then needs [SetTimestamp] again, for the checksum.
+func SetSequence(b []byte, s ProducerSequence) {
+	be := binary.BigEndian
+	be.PutUint64(b[AtProducerID:], uint64(s.Producer))
+	be.PutUint16(b[AtEpoch:], uint16(s.Epoch))
+	be.PutUint32(b[AtSequence:], uint32(s.Sequence))
 }

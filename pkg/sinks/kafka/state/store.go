@@ -69,7 +69,6 @@ type Store struct {
 	mayLose     *condition.Condition
 }
 
-// pendingBatch is a batch until it is acknowledged.
 type pendingBatch struct {
 	bytes []byte
 	count int // records
@@ -96,8 +95,7 @@ func (e *partitionsError) Error() string {
 
 // topicError returns what is wrong with the topic or the brokers.
 func (s *Store) topicError(ctx context.Context, err error) error {
-	var partitions *partitionsError
-	if errors.As(err, &partitions) {
+	if errors.As(err, new(*partitionsError)) {
 		return err
 	}
 	return s.cluster.SinkError(ctx, s.partition.Topic, err)
@@ -119,7 +117,6 @@ func (s *Store) findLeader(ctx context.Context) (cluster.Lead, protocol.TopicID,
 // errRecreated means that the topic is not the one in which the partition is fenced.
 var errRecreated = errors.New("it was recreated")
 
-// findOwnLeader returns the leader of the partition in the topic that this process owns.
 func (s *Store) findOwnLeader(ctx context.Context) (cluster.Lead, error) {
 	by, topic, err := s.findLeader(ctx)
 	if err == nil && topic != s.topic {
@@ -297,8 +294,7 @@ func (s *Store) Append(ctx context.Context, entries []sinks.StateEntry, _ bool) 
 		return &sinks.DeposedError{Reason: fmt.Sprintf("the state in topic %q is not claimed", s.partition.Topic)}
 	}
 	err := s.writeEntries(ctx, entries)
-	var deposed *sinks.DeposedError
-	if errors.As(err, &deposed) {
+	if errors.As(err, new(*sinks.DeposedError)) {
 		s.owned = false
 		s.mayLose.Clear()
 	}
@@ -345,8 +341,7 @@ func (s *Store) currentSequence() record.ProducerSequence {
 // runOwnerChecks keeps the transactional ID from expiring and checks the topic, each when it is due.
 func (s *Store) runOwnerChecks(ctx context.Context) error {
 	if time.Now().Round(0).Sub(s.renewedAt) > cluster.RenewInterval {
-		renew := func() (cluster.ProducerEpoch, error) { return s.transactional.InitProducerID(ctx, s.current) }
-		if err := s.advanceEpoch(renew); err != nil {
+		if err := s.advanceEpoch(s.transactional.InitProducerID(ctx, s.current)); err != nil {
 			return err
 		}
 	}
@@ -363,9 +358,8 @@ func (s *Store) runOwnerChecks(ctx context.Context) error {
 	return nil
 }
 
-// advanceEpoch continues under the epoch that request returns, numbered from 0.
-func (s *Store) advanceEpoch(request func() (cluster.ProducerEpoch, error)) error {
-	own, err := request()
+// advanceEpoch continues under an epoch, numbered from 0, unless there is an error.
+func (s *Store) advanceEpoch(own cluster.ProducerEpoch, err error) error {
 	if err != nil {
 		return err
 	}
@@ -423,7 +417,7 @@ func (s *Store) sendPending(ctx context.Context) error {
 // renumberPending gives the batch in doubt numbers of a new epoch, which fences the old numbers. It may be written twice
 // then, which is harmless: the entries are the newest of their keys.
 func (s *Store) renumberPending(ctx context.Context) error {
-	err := s.advanceEpoch(func() (cluster.ProducerEpoch, error) { return s.fencePartition(ctx, s.current) })
+	err := s.advanceEpoch(s.fencePartition(ctx, s.current))
 	if err == nil {
 		record.SetSequence(s.inDoubt.bytes, s.currentSequence())
 	}
@@ -478,7 +472,7 @@ func (s *Store) adoptTopic(ctx context.Context) error {
 	if err != nil {
 		return s.writeError(ctx, err)
 	}
-	if err := s.advanceEpoch(func() (cluster.ProducerEpoch, error) { return s.fencePartition(ctx, s.current) }); err != nil {
+	if err := s.advanceEpoch(s.fencePartition(ctx, s.current)); err != nil {
 		return err
 	}
 	if err := s.useTopic(ctx, topic); err != nil {

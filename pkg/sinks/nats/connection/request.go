@@ -78,8 +78,7 @@ func (l *Link) Publish(ctx context.Context, m *nats.Msg) error {
 
 // isDisconnected reports whether the client library did not take a message, or only a part, because it is disconnected.
 func isDisconnected(err error) bool {
-	var network net.Error
-	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, &network)
+	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, new(net.Error))
 }
 
 // Request sends a message and waits for its first answer, no longer than the timeout of the link.
