@@ -135,16 +135,16 @@ func (a *ackLog) recordAck(to ackPlace, f *inFlightBatch, at record.ProducerSequ
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.partitionIn(to.Partition, to.shape.ID)
-	if f.baseOffset >= 0 && f.baseOffset < p.end() {
+	if f.written.BaseOffset >= 0 && f.written.BaseOffset < p.end() {
 		p.doubt = ackRefuted
 	}
-	if f.baseOffset < 0 || p.doubt != ackTrusted {
+	if f.written.BaseOffset < 0 || p.doubt != ackTrusted {
 		p.unplaced = lowestOffset(p.unplaced, f.offsets[0])
 		return
 	}
 	p.addMark(a.spacing, ackMark{
 		first: lowestOffset(p.unplaced, f.offsets[0]), last: f.offsets[len(f.offsets)-1], partitions: to.shape.Partitions, begunAt: time.Now(),
-		origin: protocol.Origin{Producer: at.Producer, Epoch: at.Epoch, Sequence: at.Sequence, End: f.baseOffset + int64(f.records)},
+		origin: protocol.Origin{Producer: at.Producer, Epoch: at.Epoch, Sequence: at.Sequence, End: f.written.BaseOffset + int64(f.records)},
 	})
 	p.unplaced, p.leaderEpoch = 0, max(p.leaderEpoch, to.leaderEpoch)
 }

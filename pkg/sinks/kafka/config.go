@@ -136,8 +136,9 @@ func (c Config) validateBrokers() error {
 // validateCleartext refuses credentials that would cross the network in cleartext. Bootstrap brokers on loopback are no
 // exception, because they name the addresses of others.
 func (c Config) validateCleartext() error {
-	if c.SASL.AllowCleartextCredentials || c.TLS.Validate() != nil || c.SASL.Validate() != nil {
-		return nil // or it is not known what is sent
+	valid := c.TLS.Validate() == nil && c.SASL.Validate() == nil // so that it is known what is sent
+	if c.SASL.AllowCleartextCredentials || !valid {
+		return nil
 	}
 	const remedy = "; use TLS, or set kafka.sasl.allowCleartextCredentials: true if the network is trusted"
 	var errs []error

@@ -297,8 +297,8 @@ func (s *fencedSequencer) recordSent() { s.progress.inDoubt = true }
 func (s *fencedSequencer) recordWritten(f *inFlightBatch, inDoubt bool) {
 	s.next.Sequence = record.SequenceAfter(s.next.Sequence, f.records)
 	s.lastWritten, s.errors = f.sentAt, 0
-	if f.baseOffset >= 0 {
-		s.progress.deliveredUpTo.Store(f.baseOffset + int64(f.records))
+	if f.written.BaseOffset >= 0 {
+		s.progress.deliveredUpTo.Store(f.written.BaseOffset + int64(f.records))
 	}
 	s.progress.next, s.progress.inDoubt = s.next, inDoubt
 }

@@ -40,8 +40,7 @@ type inFlightBatch struct {
 	maybeWritten   bool                // an attempt ended without an answer about it: only the same numbers are safe to send
 	bytesShared    bool                // an attempt ended without any answer: the connection may still read bytes
 	pending        *connection.Pending // the attempt that is under way; nil: there is none
-	brokerTime     time.Duration       // how long the broker took to answer the last attempt
-	baseOffset     int64               // offset of its first record once it is written; below zero if the broker does not report it
+	written        connection.Written  // as the answer to the last attempt reports it
 	corruptAnswers int                 // how often the broker found it corrupt
 }
 
@@ -51,7 +50,7 @@ func (f *inFlightBatch) size() int { return len(f.bytes) }
 // awaitAnswer waits for the answer to the attempt under way, and ends the attempt.
 func (f *inFlightBatch) awaitAnswer(ctx context.Context) error {
 	answer := f.pending.Wait(ctx)
-	f.brokerTime, f.baseOffset, f.pending = f.pending.BrokerTime(), f.pending.BaseOffset(), nil
+	f.written, f.pending = f.pending.Written, nil
 	if v := protocol.ClassifyError(answer); v == protocol.Unsettled || v == protocol.Accepted {
 		f.maybeWritten = true
 	}
@@ -127,7 +126,7 @@ func (w *publishWindow) sendableBatches(depth int) []*inFlightBatch {
 func (w *publishWindow) awaitFirst(ctx context.Context) error {
 	first := w.batches[0]
 	answer := first.awaitAnswer(ctx)
-	w.adaptLimit(answer, first.brokerTime)
+	w.adaptLimit(answer, first.written.BrokerTime)
 	if protocol.ClassifyError(answer) == protocol.Accepted {
 		return nil
 	}

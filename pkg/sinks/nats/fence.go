@@ -126,17 +126,7 @@ func (t *term) laneProgress() map[sinks.Lane]sinks.LanePosition {
 	return begun
 }
 
-// claimTerm excludes older processes from the stream, as far as the stream allows, and returns a new term. lanes are those
-// that an earlier process of the group has recorded.
-func (f *fence) claimTerm(ctx context.Context, l *connection.Link, claim sinks.Claim, lanes []sinks.Lane) (*term, error) {
-	next := &term{claim: claim, lanes: map[sinks.Lane]sinks.LanePosition{}}
-	for _, lane := range lanes {
-		next.lanes[lane] = 0
-	}
-	return next, f.fenceStream(ctx, l, next)
-}
-
-// fenceStream writes the fence in the way that suits the stream.
+// fenceStream excludes older processes from the stream, as far as the stream allows, and begins a term.
 func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term) error {
 	found, err := f.cfg.streamClient(l).RequireInfo(ctx)
 	if err != nil {

@@ -264,21 +264,20 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	if err != nil {
 		return nil, err
 	}
-	next, err := s.fence.claimTerm(ctx, l, claim, lanes)
-	if err != nil {
+	next := &term{claim: claim, lanes: map[sinks.Lane]sinks.LanePosition{}}
+	for _, lane := range lanes {
+		next.lanes[lane] = 0
+	}
+	if err := s.fence.fenceStream(ctx, l, next); err != nil {
 		return nil, err
 	}
-	s.startTerm(next)
-	return nil, nil
-}
-
-// startTerm forgets what an earlier term or a stored state knew about the stream: ReadTail returns what is in it.
-func (s *Sink) startTerm(next *term) {
+	// What an earlier term or a stored state knew about the stream is forgotten: ReadTail returns what is in it.
 	s.ids.forgetAcked()
 	s.batches.startTerm(next.endSequence)
 	s.ids.progress.startTerm(next.endSequence)
 	s.encoder.deployment.Store(&next.claim.Deployment)
 	s.fence.current.Store(next)
+	return nil, nil
 }
 
 // LaneProgress implements [sinks.Fenced].

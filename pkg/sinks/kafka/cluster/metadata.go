@@ -146,7 +146,12 @@ func (c *Cluster) TopicShapes(ctx context.Context, topics []string, timeout time
 	votes := map[string]int{}
 	shapes = map[string]TopicShape{}
 	for _, r := range answers {
-		for topic, shape := range certainShapes(r) {
+		for i := range r.Topics {
+			topic, found := topicName(&r.Topics[i]), newLayout(&r.Topics[i])
+			shape := TopicShape{found.ID, len(found.Leads)}
+			if errors.Is(found.Err, kafka.UnknownTopicOrPartition) != (shape.Partitions == 0) {
+				continue // the broker is not certain
+			}
 			if votes[topic] == 0 {
 				shapes[topic] = shape
 			}
@@ -201,20 +206,6 @@ func (c *Cluster) IsNewestLead(ctx context.Context, by Lead, p Partition, timeou
 		}
 	}
 	return err == nil && len(failed) > 0 && len(answers) == len(failed)
-}
-
-func certainShapes(r *kmsg.MetadataResponse) map[string]TopicShape {
-	shapes := map[string]TopicShape{}
-	for i := range r.Topics {
-		t := &r.Topics[i]
-		switch err := protocol.CodeError(t.ErrorCode, nil); {
-		case errors.Is(err, kafka.UnknownTopicOrPartition):
-			shapes[topicName(t)] = TopicShape{}
-		case err == nil && len(t.Partitions) > 0:
-			shapes[topicName(t)] = TopicShape{t.TopicID, len(t.Partitions)}
-		}
-	}
-	return shapes
 }
 
 func newLayout(t *kmsg.MetadataResponseTopic) *Layout {

@@ -54,11 +54,9 @@ type call struct {
 }
 
 type answer struct {
-	message    kmsg.Response
-	err        error
-	brokerTime time.Duration
-	baseOffset int64 // offset of a written batch
-	logStart   int64 // offset of the oldest record
+	message kmsg.Response
+	err     error
+	Written
 }
 
 func (c *call) failWith(err error) { c.answer <- answer{err: err} }
@@ -517,12 +515,17 @@ func (d *Dialer) authenticate(ctx context.Context, s *session, address string) e
 // maxRequestBytes bounds the batches that share one request. A larger batch is sent alone.
 const maxRequestBytes = 4 << 20
 
-// Pending is a batch that was sent or is queued.
+// Pending is a batch that was sent or is queued. Written is set after Wait has returned the answer.
 type Pending struct {
 	call
-	brokerTime time.Duration
-	baseOffset int64
-	logStart   int64
+	Written
+}
+
+// Written is what a broker has reported about a batch.
+type Written struct {
+	BrokerTime time.Duration // how long it took for the request with the batch
+	BaseOffset int64         // of the first record, if the batch was written; below zero if it is not reported
+	LogStart   int64         // of the oldest record in the partition then; zero or below if it is not reported
 }
 
 // Produce queues a batch behind all earlier ones and returns at once. Batches of one partition are in different requests,
@@ -534,21 +537,12 @@ func (c *Connection) Produce(b protocol.RecordBatch) *Pending {
 	return p
 }
 
-// BrokerTime is how long the broker took for the request with the batch, after Wait has returned its answer.
-func (p *Pending) BrokerTime() time.Duration { return p.brokerTime }
-
-// BaseOffset is the offset of the first record after Wait has returned nil; below zero if the broker does not report it.
-func (p *Pending) BaseOffset() int64 { return p.baseOffset }
-
-// LogStart is the offset of the oldest record in the partition then; zero or below if the broker does not report it.
-func (p *Pending) LogStart() int64 { return p.logStart }
-
 // Wait returns the answer for the batch: nil when it is durable, the error of the broker, or the failure of the connection.
 // When ctx ends it returns that error, and may be called again. It must not be called after the answer.
 func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case a := <-p.answer:
-		p.brokerTime, p.baseOffset, p.logStart = a.brokerTime, a.baseOffset, a.logStart
+		p.Written = a.Written
 		return a.err
 	case <-ctx.Done():
 		return ctx.Err()
@@ -608,7 +602,7 @@ func (r *request) readAnswers(from *bufio.Reader, since time.Time, throttled fun
 	}
 	for _, one := range r.calls {
 		a := answered[one.target()]
-		a.brokerTime = time.Since(since)
+		a.BrokerTime = time.Since(since)
 		one.answer <- a
 	}
 	return nil
@@ -625,7 +619,7 @@ func (r *request) readProduced(m *kmsg.ProduceResponse) map[topicPartition]answe
 		topic := cmp.Or(t.Topic, names[t.TopicID])
 		for _, p := range t.Partitions {
 			answered[topicPartition{topic, p.Partition}] = answer{
-				err: protocol.CodeError(p.ErrorCode, nil), baseOffset: p.BaseOffset, logStart: p.LogStartOffset,
+				err: protocol.CodeError(p.ErrorCode, nil), Written: Written{BaseOffset: p.BaseOffset, LogStart: p.LogStartOffset},
 			}
 		}
 	}

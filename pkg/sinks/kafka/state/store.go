@@ -437,7 +437,7 @@ func (s *Store) produceOnce(ctx context.Context) (base, oldest int64, err error)
 		return 0, 0, err
 	}
 	err = pending.Wait(ctx)
-	return pending.BaseOffset(), pending.LogStart(), err
+	return pending.BaseOffset, pending.LogStart, err
 }
 
 // recordWritten records that the batch in doubt was written at an offset. An offset before older records means that the
