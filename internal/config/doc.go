@@ -5,8 +5,7 @@
 //   - decode: the YAML nodes are decoded strictly into the Go structs ([Config] and the config types of the sinks). An
 //     unknown key, a duplicate key, a value of the wrong type or an unresolvable reference is a [Problem] with file, line,
 //     YAML path, the value found and the value expected.
-//   - overlay: environment variables (KUBECDC_JOURNAL_DIR for journal.dir) override single values, by way of viper. viper
-//     lower-cases keys and treats dots as nesting, so lists, sinks and rules never pass through it.
+//   - overlay: environment variables (KUBECDC_JOURNAL_DIR for journal.dir) override single values outside lists.
 //   - validate: each section of the file has a function that checks it, in the file named after the section. The checks
 //     add to a shared reporter; a check never stops another one.
 //

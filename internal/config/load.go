@@ -15,8 +15,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-viper/mapstructure/v2"
-	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -154,39 +152,21 @@ func syntaxProblem(content []byte, err error) *Problem {
 }
 
 // overlayEnvironment overrides the single values of cfg by KUBECDC_… variables. An empty variable counts as not set.
-func overlayEnvironment(cfg *Config) []Problem {
-	v := viper.New()
-	v.SetEnvPrefix(environmentPrefix)
-	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
-	v.AutomaticEnv()
-	var problems []Problem
+func overlayEnvironment(cfg *Config) (problems []Problem) {
 	forEachScalar(reflect.ValueOf(cfg).Elem(), "", func(path string, value reflect.Value) {
-		v.SetDefault(path, value.Interface())
-		if text := os.Getenv(EnvironmentName(path)); text != "" {
-			if bad := setScalar(reflect.New(value.Type()).Elem(), text, isSize(value.Type(), lastKey(path))); bad != nil {
-				problems = append(problems, Problem{File: "environment", Path: path, Found: EnvironmentName(path) + "=" + text,
-					Expected: bad.expected, Message: bad.message})
-			}
+		text := os.Getenv(EnvironmentName(path))
+		if text == "" {
+			return
 		}
+		parsed := reflect.New(value.Type()).Elem()
+		if bad := setScalar(parsed, text, isSize(value.Type(), lastKey(path))); bad != nil {
+			problems = append(problems, Problem{File: "environment", Path: path, Found: EnvironmentName(path) + "=" + text,
+				Expected: bad.expected, Message: bad.message})
+			return
+		}
+		value.Set(parsed)
 	})
-	if len(problems) > 0 {
-		return problems
-	}
-	if err := v.Unmarshal(cfg, viper.DecodeHook(mapstructure.DecodeHookFuncValue(decodeTextHook))); err != nil {
-		return []Problem{{File: "environment", Message: err.Error()}}
-	}
-	return nil
-}
-
-// decodeTextHook is the decode hook that parses variables like values of the file.
-func decodeTextHook(from, to reflect.Value) (any, error) {
-	text, ok := from.Interface().(string)
-	if !ok || to.Kind() == reflect.String {
-		return from.Interface(), nil
-	}
-	value := reflect.New(to.Type()).Elem()
-	setScalar(value, text, isSize(to.Type(), "")) // overlayEnvironment has checked that it parses
-	return value.Interface(), nil
+	return problems
 }
 
 // forEachScalar calls f for every key of v that holds one value. Lists and their contents are skipped.

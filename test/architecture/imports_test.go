@@ -101,7 +101,6 @@ var onlyFrom = map[string][]string{
 	"github.com/twmb/avro":            {"pkg/format"},
 	"github.com/nats-io/nats.go":      {"pkg/sinks/nats", "pkg/sinks/nats/connection", "pkg/sinks/nats/state", "pkg/sinks/nats/stream"},
 	"github.com/cockroachdb/pebble":   {"internal/journal", "internal/journal/disk"},
-	"github.com/spf13/viper":          {"internal/config"},
 	"github.com/minio/minio-go":       {"pkg/history", "pkg/sinks/kafka/auth"},
 	"github.com/parquet-go":           {"pkg/history"},
 	"github.com/google/cel-go":        {"pkg/shape/filter"},
