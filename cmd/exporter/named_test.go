@@ -80,7 +80,7 @@ func TestFlagsInTheSectionOfACommandAreItsOwn(t *testing.T) {
 			}
 		}
 	}
-	if flags < 15 {
+	if flags < 10 {
 		t.Errorf("%d flags are found", flags)
 	}
 }

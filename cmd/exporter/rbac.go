@@ -30,7 +30,6 @@ values of deploy/helm/kubecdc.`,
 	cmd.Flags().StringVar(&o.Namespace, "namespace", "kubecdc", "namespace of the service account")
 	cmd.Flags().StringVar(&o.Account, "service-account", "exporter", "service account that gets the rights")
 	cmd.Flags().BoolVar(&o.Offline, "offline", false, "ask no cluster; wildcards stay wildcards")
-	cmd.Flags().BoolVar(&o.Triggers, "with-triggers", false, "allow watching definitions of resources too, so that new ones are noticed sooner")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.Validate(); err != nil {
 			return err

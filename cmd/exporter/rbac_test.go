@@ -41,7 +41,7 @@ func TestRightsAreTheLeast(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	for name, args := range map[string][]string{
 		"literal":   nil,
-		"names":     {"--name", "cdc", "--namespace", "on", "--service-account", "reader", "--with-triggers"},
+		"names":     {"--name", "cdc", "--namespace", "on", "--service-account", "reader"},
 		"wildcards": {"--offline"},
 		"helm":      {"--offline", "--output", "helm"},
 		"strict":    {"--offline"},

@@ -62,7 +62,7 @@ var lasting = []condition.Code{
 	condition.ConfigPending, condition.ResourceListing, condition.ResourceUnread,
 	condition.CredentialsUnread, condition.ListAmbiguous, condition.ListIncomplete, condition.ObjectsOutdated, condition.SnapshotPending, condition.ResourceGone,
 	condition.NamespaceUnknown,
-	condition.TypesUnwatched, condition.TypesSilent, condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
+	condition.SinkThrottled, condition.SinkNoKeepAlive, condition.SinkClockRefused,
 	condition.SinkCompressionRefused,
 	condition.LaneUnread, condition.LeaseUnknown, condition.LeaseYielded, condition.StateMayLose, condition.PortFlooded, condition.TelemetryUnsent,
 	condition.SignalsUnreceived,
@@ -416,7 +416,7 @@ var Alerts = []Alert{
 		Codes:   lasting,
 		Meaning: "Something works less well than it should, and has not ended by itself. Nothing is lost meanwhile.",
 		Series: map[string]string{
-			seriesOf(condition.TypesUnwatched, "types"): "1x90",
+			seriesOf(condition.NamespaceUnknown, "namespace/web"): "1x90",
 		},
 	},
 	{

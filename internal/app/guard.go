@@ -82,8 +82,8 @@ func (g *sourceGuard) statuses() (all []condition.Status) {
 	return all
 }
 
-// The times between checks of the paths, unless a definition is edited: soon while one is absent, because its type may come
-// or be mended.
+// The times between checks of the paths, unless types or requests ask for one: soon while a path is absent, because its type
+// may come or be mended.
 const (
 	protectionRecheck = 10 * time.Second
 	protectionRefresh = 10 * time.Minute
@@ -142,18 +142,23 @@ func newProtection(cfg *config.Config, client *apiserver.Client, log *slog.Logge
 }
 
 // SetTypes implements [source.Guard].
-func (p *protection) SetTypes(types []source.GuardedType, edited bool) {
+func (p *protection) SetTypes(types []source.GuardedType) {
 	p.mu.Lock()
 	same := slices.EqualFunc(p.types, types, func(a, b source.GuardedType) bool {
 		return a.Scope.ID == b.Scope.ID && a.Scope.Rule == b.Scope.Rule && a.Scope.Resource == b.Scope.Resource && a.Next == b.Next
 	})
 	p.types = types
 	p.mu.Unlock()
-	if edited || !same {
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+	if !same {
+		p.requestCheck()
+	}
+}
+
+// requestCheck has the definitions read soon. It never blocks.
+func (p *protection) requestCheck() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -173,7 +178,12 @@ func (p *protection) heldBy(rule int) (reason string, changed <-chan struct{}) {
 func (p *protection) BeginRequest(scope selection.Scope) (verify func(context.Context) error) {
 	r := p.rules[scope.Rule]
 	if r == nil || !p.strict {
-		return func(context.Context) error { return nil }
+		return func(context.Context) error {
+			if r != nil { // an edit has ended the watch, perhaps
+				p.requestCheck()
+			}
+			return nil
+		}
 	}
 	_, before := p.findType(r, scope.Resource)
 	return func(ctx context.Context) error {

@@ -109,7 +109,7 @@ func protectToken(t *testing.T, strict bool) (*protection, *definedType) {
 	cfg := &config.Config{Resources: []config.Resource{{Policy: shape.Policy{RedactPaths: []string{"spec.token"}}}}}
 	cfg.Redaction.Strict = strict
 	p := newProtection(cfg, client, slog.New(slog.DiscardHandler))
-	p.SetTypes([]source.GuardedType{{Scope: vaults, Next: vaults.Resource}}, false)
+	p.SetTypes([]source.GuardedType{{Scope: vaults, Next: vaults.Resource}})
 	return p, d
 }
 
@@ -237,16 +237,16 @@ func TestARuleIsHeldWhileTheOnlyTypeWithAPathIsUninstalled(t *testing.T) {
 	chests.ID, chests.Resource.Resource, chests.Resource.Kind = "chests.example.com", "chests", "Chest"
 	both := []source.GuardedType{{Scope: chests, Next: chests.Resource}, {Scope: vaults, Next: vaults.Resource}}
 	d.set(nil, "token") // the document is about vaults
-	p.SetTypes(both, true)
+	p.SetTypes(both)
 	p.checkRules(t.Context())
 	requireHeld(t, p, "")
-	p.SetTypes(both[:1], true)
+	p.SetTypes(both[:1])
 	p.checkRules(t.Context())
 	requireHeld(t, p, "not known to match yet")
 	if err := p.BeginRequest(chests)(t.Context()); !errors.As(err, new(*source.HeldError)) {
 		t.Errorf("a type that is still there: %v", err)
 	}
-	p.SetTypes(both, true)
+	p.SetTypes(both)
 	p.checkRules(t.Context())
 	requireHeld(t, p, "")
 }

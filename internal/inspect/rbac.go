@@ -34,7 +34,6 @@ type RBACOptions struct {
 	Namespace string // of the service account
 	Account   string // name of the service account
 	Offline   bool   // query no cluster
-	Triggers  bool   // include the right to watch definitions of resources
 	Output    string // ForKubectl or ForHelm
 }
 
@@ -123,9 +122,8 @@ type roleRule struct {
 }
 
 const (
-	readVerbs  = `["list", "watch"]`
-	listVerbs  = `["list"]`
-	watchVerbs = `["watch"]`
+	readVerbs = `["list", "watch"]`
+	listVerbs = `["list"]`
 )
 
 // roleRules are the rules that a configuration requires, by namespace; "" is the whole cluster.
@@ -144,7 +142,7 @@ func (r roleRules) addRule(namespace string, one roleRule) {
 // isCoveredBy reports whether other allows the same.
 func (r roleRule) isCoveredBy(other roleRule) bool {
 	return r.url == other.url && r.group == other.group && r.resource == other.resource &&
-		(r.verbs == other.verbs || (r.verbs == watchVerbs || r.verbs == listVerbs) && other.verbs == readVerbs) && (r.object == other.object || other.object == "")
+		(r.verbs == other.verbs || r.verbs == listVerbs && other.verbs == readVerbs) && (r.object == other.object || other.object == "")
 }
 
 // sortedNamespaces returns the namespaces with rules, without the whole cluster.
@@ -152,7 +150,7 @@ func (r roleRules) sortedNamespaces() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(r)), func(name string) bool { return name == "" })
 }
 
-func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bool) roleRules {
+func requiredRules(cfg *config.Config, found *selection.Explanation) roleRules {
 	all := roleRules{}
 	for _, n := range requirements(cfg, found) {
 		for _, s := range n.scopes {
@@ -164,12 +162,6 @@ func requiredRules(cfg *config.Config, found *selection.Explanation, triggers bo
 	all.addInvolvedRules(cfg)
 	if cfg.Redaction.Strict {
 		all.addDefinitionRules(cfg, found)
-	}
-	if triggers {
-		const why = "--with-triggers: definitions of resources, so that new ones are noticed sooner"
-		for _, t := range selection.Triggers(config.SelectionRules(cfg.Resources)) {
-			all.addRule("", roleRule{group: t.Group, resource: t.Resource, verbs: watchVerbs, comment: why})
-		}
 	}
 	why := "the UID of this namespace identifies the cluster, to detect another one at the same address"
 	if cfg.Cluster.Name == "" {
@@ -298,7 +290,7 @@ func requirements(cfg *config.Config, found *selection.Explanation) []requiremen
 
 // writeRBAC returns the rights in the format of o.Output. The YAML is not marshalled, because it has comments.
 func writeRBAC(o RBACOptions, cfg *config.Config, found *selection.Explanation) string {
-	all := requiredRules(cfg, found, o.Triggers)
+	all := requiredRules(cfg, found)
 	var b strings.Builder
 	for _, line := range headerComments(o, cfg, found) {
 		fmt.Fprintln(&b, "# "+line)
@@ -342,9 +334,6 @@ func headerComments(o RBACOptions, cfg *config.Config, found *selection.Explanat
 	lines := []string{
 		fmt.Sprintf("The least rights for %s, printed by \"exporter rbac\".", o.Config),
 		"Discovery is not included: every account has it through the role system:discovery of the API server.",
-	}
-	if !o.Triggers {
-		lines = append(lines, "Watching definitions of resources is not included: without it, new resources are noticed a little later (--with-triggers).")
 	}
 	if names := writtenWildcards(cfg); len(names) > 0 && o.Offline {
 		lines = append(lines, fmt.Sprintf("%s: kept as wildcards, because the cluster was not queried. They also allow excluded resources.", strings.Join(names, ", ")))

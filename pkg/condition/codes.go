@@ -124,10 +124,6 @@ var (
 		"the namespace exists now", "nothing comes from it", "create it (it is watched from then on), or correct namespaces.include")
 	NamespaceUnknown = define("NamespaceUnknown", Degraded, slog.LevelWarn, "the right to check whether a selected namespace exists is missing",
 		"the namespace exists now", "a misspelled name would not be noticed", "allow get on this namespace alone; exporter rbac prints the right")
-	TypesUnwatched = define("TypesUnwatched", Degraded, slog.LevelInfo, "type definitions are not being watched, new types are found by polling",
-		"type definitions are being watched again", "new types are found a few seconds later", "exporter rbac --with-triggers prints the right")
-	TypesSilent = define("TypesSilent", Degraded, slog.LevelWarn, "the watch of type definitions fell silent, opening it again",
-		"type definitions are being watched again", "new types are found a few seconds later", "look at proxies and load balancers before the API server")
 	RedactionUnmatched = define("RedactionUnmatched", Degraded, slog.LevelWarn, "a redaction path matches nothing in the types of its rule, or leaves out places of the same type",
 		"redaction paths match", "values that were meant to be redacted are emitted",
 		"correct redactPaths; exporter explain shows each path; if the type is not installed yet, install it")

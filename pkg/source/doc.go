@@ -1,7 +1,7 @@
 // Package source discovers the resources that a configuration selects, watches them, and resumes from a stored position
 // after a restart. It feeds pkg/deltas, which decides what changed.
 //
-//	rules ── discovery (polled, and soon after a trigger) ──▶ scopes: one resource, one selector, perhaps one namespace
+//	rules ── discovery (polled) ──▶ scopes: one resource, one selector, perhaps one namespace
 //	                                  │ one runner for each resource, one follower for each scope
 //	                                  ▼
 //	API server ── LIST in pages, watch ──▶ batches of events ──▶ deltas.Tracker ──▶ Append

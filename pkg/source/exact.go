@@ -92,9 +92,8 @@ func (*readingVisitor) wrapError(err error) error {
 // watches of its type. Therefore each response is verified when it has begun, and what an open watch delivers later needs no
 // other check. A pause depends on no response: whatever is emitted has a turn, and a rule that is paused has none.
 type Guard interface {
-	// SetTypes replaces the types that are watched. edited is whether definitions may have changed since the last call. It
-	// does not block.
-	SetTypes(types []GuardedType, edited bool)
+	// SetTypes replaces the types that are watched. It does not block.
+	SetTypes(types []GuardedType)
 	// Held returns why nothing of a rule may be emitted, a zero Problem if it may: condition.RulePaused, or
 	// condition.RedactionHeld.
 	Held(rule int) (condition.Problem, Changed)

@@ -66,10 +66,7 @@ type fakeAPI struct {
 	mute        bool           // new watches stay silent
 	hang        chan struct{}  // closed and replaced to silence all streams that are open
 
-	polls        int         // of discovery
-	types        []fakeEvent // events for the watches of type definitions
-	typesRefused int         // status for those watches; 0 means that they work
-	typeRequests []string
+	polls int // of discovery
 }
 
 type fakeEvent struct {
@@ -177,9 +174,6 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case r.URL.Path == "/api", r.URL.Path == "/apis":
 		f.answerDiscovery(w, r.URL.Path == "/api")
-		return
-	case strings.HasSuffix(r.URL.Path, "/customresourcedefinitions"), strings.HasSuffix(r.URL.Path, "/apiservices"):
-		f.answerTypeWatch(w, r)
 		return
 	case strings.HasSuffix(r.URL.Path, "/namespaces/kube-system"):
 		if nameless {

@@ -34,6 +34,9 @@ func (e *ReplacedError) Error() string {
 // starting refuses for a moment.
 const maxIdentifyAttempts = 4
 
+// deniedRecheck is the interval for trying a right again that stayed denied after the API server's start.
+const deniedRecheck = 5 * time.Minute
+
 // clusterIdentity checks that the API server belongs to the cluster that the stored state was read from. It is queried at
 // the start, and after each end of a connection, because another cluster may appear behind the same address. Safe for
 // concurrent use.

@@ -90,6 +90,9 @@ func (l *lister) problemOfList(ctx context.Context) condition.Problem {
 	return condition.Problem{Code: condition.ListIncomplete, Cause: "an object has more than its list: " + members}
 }
 
+// anyPosition starts with the content of the API server's cache, each object as one event.
+const anyPosition = "0"
+
 // watched returns what a watch has of a listed object in that version; nil if it has not sent it within a second.
 func (l *lister) watched(ctx context.Context, listed *deltas.Object) []byte {
 	ctx, cancel := context.WithTimeout(ctx, steadyAfter)

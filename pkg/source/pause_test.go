@@ -45,7 +45,7 @@ func (p *pauser) set(paused bool) {
 
 func (p *pauser) guard(c *Config) { c.Guard = p }
 
-func (p *pauser) SetTypes([]GuardedType, bool) {}
+func (p *pauser) SetTypes([]GuardedType) {}
 
 func (p *pauser) Held(rule int) (condition.Problem, Changed) {
 	p.mu.Lock()

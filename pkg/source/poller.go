@@ -22,53 +22,34 @@ type poller struct {
 	states     *stateReporter
 	discovery  *condition.Condition
 	namespaces *namespaceChecker
-	triggerSet *condition.Set
 	runners    *runnerSet
 	unserved   *condition.Set // of selected names
 	running    *sync.WaitGroup
-	scheduler  *pollScheduler
+	requested  chan struct{} // capacity 1; a receive means to poll at once
 
 	given       *Discovery // replaces the first request; nil afterwards
 	found       Discovery  // result of the last poll
 	lastCounted time.Time  // last poll that counted missing resources, see missingPollsUntilGone
 	stored      *storedResources
 	gaps        initialGaps
-	triggers    []*trigger
 }
 
 func newPoller(s *Source, env *environment) *poller {
 	return &poller{
-		cfg: &s.cfg, env: env, states: s.states, discovery: s.discovery, namespaces: s.namespaces, triggerSet: s.triggers,
+		cfg: &s.cfg, env: env, states: s.states, discovery: s.discovery, namespaces: s.namespaces,
 		runners: s.runners, unserved: s.unserved, running: &s.running,
-		scheduler: newPollScheduler(s.cfg.Interval),
+		requested: make(chan struct{}, 1),
 		given:     s.cfg.Discovery,
 		stored:    &storedResources{cfg: &s.cfg, byName: map[string]*storedResource{}},
 		gaps:      initialGaps{reason: s.cfg.LostReason},
 	}
 }
 
-// startTriggers starts the triggers that the rules need.
-func (p *poller) startTriggers(ctx context.Context) error {
-	for _, r := range selection.Triggers(p.cfg.Rules) {
-		t, err := newTrigger(p.cfg.Client, r, p.triggerSet, p.scheduler.requestPoll)
-		if err != nil {
-			return err
-		}
-		p.triggers = append(p.triggers, t)
-	}
-	for _, t := range p.triggers {
-		p.running.Go(func() { t.run(ctx) })
-	}
-	return nil
-}
-
 // run polls until ctx ends.
 func (p *poller) run(ctx context.Context) error {
 	var retry backoff
-	requested := false
 	for {
-		before := p.found.Catalog
-		err := p.pollOnce(ctx, requested)
+		err := p.pollOnce(ctx)
 		if err != nil && ctx.Err() == nil {
 			if err := sleep(ctx, retry.nextWait(err)); err != nil {
 				return err
@@ -76,32 +57,15 @@ func (p *poller) run(ctx context.Context) error {
 			continue
 		}
 		retry.reset()
-		p.scheduler.recordPoll(requested, !p.found.Catalog.Equal(before))
-		if requested, err = p.scheduler.waitForPoll(ctx, p.isSettled()); err != nil {
+		if err := sleepUnlessSignaled(ctx, p.cfg.Interval, p.requested); err != nil {
 			return err
 		}
 	}
 }
 
-// isSettled reports whether only a trigger can announce something new: every trigger is live, every group has answered, and
-// no resource is missing or waiting to be dropped.
-func (p *poller) isSettled() bool {
-	for _, t := range p.triggers {
-		if !t.live.Load() {
-			return false
-		}
-	}
-	for _, r := range p.runners.allRunners() {
-		if r.absence.polls > 0 {
-			return false
-		}
-	}
-	return len(p.triggers) > 0 && len(p.found.Failed) == 0 && len(p.stored.byName) == 0
-}
-
 // pollOnce asks what is served and starts and stops runners accordingly. Errors of applying the result end the Source; an
-// error of the request is for the caller to retry. edited is whether a trigger has requested the poll.
-func (p *poller) pollOnce(ctx context.Context, edited bool) error {
+// error of the request is for the caller to retry.
+func (p *poller) pollOnce(ctx context.Context) error {
 	found, err := p.discoverServed(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -110,7 +74,7 @@ func (p *poller) pollOnce(ctx context.Context, edited bool) error {
 		return err
 	}
 	p.found = found
-	if err := p.applyDiscovery(ctx, edited); err != nil {
+	if err := p.applyDiscovery(ctx); err != nil {
 		p.env.fail(err)
 		return err
 	}
@@ -127,7 +91,7 @@ func (p *poller) pollOnce(ctx context.Context, edited bool) error {
 func (p *poller) discoverServed(ctx context.Context) (Discovery, error) {
 	if given := p.given; given != nil {
 		p.given = nil
-		p.scheduler.requestPoll()
+		signal(p.requested)
 		return *given, nil
 	}
 	catalog, failed, err := p.cfg.Client.Discover(ctx, p.found.Catalog)
@@ -135,7 +99,7 @@ func (p *poller) discoverServed(ctx context.Context) (Discovery, error) {
 }
 
 // applyDiscovery brings runners in line with the rules and the last discovery.
-func (p *poller) applyDiscovery(ctx context.Context, edited bool) error {
+func (p *poller) applyDiscovery(ctx context.Context) error {
 	p.runners.removeRunners(func(_ string, r *runner) bool { return r.hasEnded() })
 	hidden, err := p.hiddenResources()
 	if err != nil {
@@ -154,7 +118,7 @@ func (p *poller) applyDiscovery(ctx context.Context, edited bool) error {
 		}
 	}
 	p.dropUnselected(ctx)
-	p.guardTypes(wanted, edited)
+	p.guardTypes(wanted)
 	return nil
 }
 
@@ -216,7 +180,7 @@ func (p *poller) changesVersion(r *runner, wanted selection.Scope) bool {
 	return true
 }
 
-func (p *poller) guardTypes(wanted map[string][]selection.Scope, edited bool) {
+func (p *poller) guardTypes(wanted map[string][]selection.Scope) {
 	if p.cfg.Guard == nil {
 		return
 	}
@@ -230,7 +194,7 @@ func (p *poller) guardTypes(wanted map[string][]selection.Scope, edited bool) {
 		}
 	}
 	slices.SortFunc(types, func(a, b GuardedType) int { return strings.Compare(a.Scope.ID, b.Scope.ID) })
-	p.cfg.Guard.SetTypes(types, edited)
+	p.cfg.Guard.SetTypes(types)
 }
 
 // dropUnselected starts runners that emit the stored objects of unselected resources as deleted. A resource that a rule

@@ -150,7 +150,7 @@ func (s *Source) followCredentials(ctx context.Context) {
 		}
 		known = loaded
 		s.cfg.Log.Info("the credentials for the API server have changed; using them")
-		s.poller.scheduler.requestPoll()
+		signal(s.poller.requested)
 		for _, r := range s.runners.allRunners() {
 			for _, f := range r.followers {
 				f.api.requestReconnect()

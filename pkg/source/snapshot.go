@@ -330,7 +330,7 @@ func (s *snapshotSlots) slotsOf(sink string) chan struct{} {
 }
 
 // missingPollsUntilGone is the number of consecutive polls, each at least an interval after the previous one, that must lack
-// a resource before a 404 of its own address means that it is gone. Polls requested by triggers are closer together and do
+// a resource before a 404 of its own address means that it is gone. Polls that are asked for are closer together and do
 // not count: a starting API server may briefly serve less.
 const missingPollsUntilGone = 2
 

@@ -42,8 +42,7 @@ type Config struct {
 	// Listed, if not nil, is called when the list of a scope is complete, with the time of its first request and how many
 	// objects it had. It does not block.
 	Listed func(scope string, began time.Time, objects int)
-	// Interval is the time between discovery polls; 0 means five seconds. While every trigger is being watched, polls follow
-	// triggers, and otherwise come every 30 seconds.
+	// Interval is the time between discovery polls; 0 means five seconds.
 	Interval time.Duration
 
 	// Load is called for a resource before the first Append for that resource.
@@ -112,7 +111,6 @@ type Source struct {
 	identity    *clusterIdentity
 	namespaces  *namespaceChecker
 	states      *stateReporter
-	triggers    *condition.Set
 	discovery   *condition.Condition
 	credentials *condition.Condition
 	runners     *runnerSet
@@ -140,7 +138,7 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Interval == 0 {
 		cfg.Interval = defaultInterval
 	}
-	s := &Source{cfg: cfg, triggers: condition.NewSet(cfg.Log, "types", "resources")}
+	s := &Source{cfg: cfg}
 	s.states = &stateReporter{set: condition.NewSet(cfg.Log, "resource", "scopes"), client: cfg.Client}
 	s.discovery = s.states.set.Add("discovery", condition.Problem{Code: condition.DiscoveryPending})
 	s.credentials = condition.New(cfg.Log, "credentials", condition.Problem{})
@@ -168,7 +166,6 @@ func (s *Source) Run(ctx context.Context) error {
 	ctx, s.cancel = context.WithCancelCause(ctx)
 	defer s.states.set.Close()
 	defer s.credentials.Close()
-	defer s.triggers.Close()
 	defer s.unserved.Close()
 	defer s.running.Wait()
 	defer s.cancel(nil)
@@ -186,9 +183,6 @@ func (s *Source) Run(ctx context.Context) error {
 		return err
 	}
 	s.running.Go(func() { s.namespaces.run(ctx) })
-	if err := s.poller.startTriggers(ctx); err != nil {
-		return err
-	}
 	return endError(ctx, s.poller.run(ctx))
 }
 

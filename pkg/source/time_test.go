@@ -338,7 +338,10 @@ func TestOutageOfEveryTypeLogsTwoLines(t *testing.T) {
 					all = append(all, fmt.Sprintf("type%03ds", n))
 				}
 				f.groups = []apidiscovery.APIGroupDiscovery{coreGroup(all...)}
-				s, log, stop := startSource(t, f, st, on, func(c *Config) { c.Rules = []selection.Rule{{Select: []string{"*"}}} })
+				s, log, stop := startSource(t, f, st, on, func(c *Config) {
+					c.Rules = []selection.Rule{{Select: []string{"*"}}}
+					c.Interval = time.Second // discovery notices at the same time; otherwise it has a line of its own
+				})
 				defer stop()
 				alive := func() bool {
 					live := 0

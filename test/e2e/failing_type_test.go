@@ -104,7 +104,7 @@ func newTypeFaults(t *testing.T) *typeFaults {
 		return "the aggregated API to be served"
 	})
 
-	w.roles = w.apply(w.command("rbac", "--with-triggers", "--config", w.restricted.config))
+	w.roles = w.apply(w.command("rbac", "--config", w.restricted.config))
 	w.awaitAccess("")
 	w.between = proxyFor(t, w.controlPlane.APIServers())
 	through := filepath.Join(w.dir, "kubeconfig-through-proxy")

@@ -49,7 +49,7 @@ func newRestrictedFixtureIn(t *testing.T, env *environment, kinds []workload.Kin
 // out until grant is called again.
 func (s *fixture) grant() {
 	s.t.Helper()
-	cmd := exec.CommandContext(s.t.Context(), s.program, "rbac", "--offline", "--with-triggers", "--name", s.name, "--config", s.exporter.Config())
+	cmd := exec.CommandContext(s.t.Context(), s.program, "rbac", "--offline", "--name", s.name, "--config", s.exporter.Config())
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	printed, err := cmd.Output()

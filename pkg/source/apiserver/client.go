@@ -29,6 +29,7 @@ type Client struct {
 	config      *rest.Config // with the first address, see connector
 	credentials *credentials
 	http, fresh *http.Client  // see connections
+	documents   documents     // of discovery, by c.http
 	skew        *atomic.Int64 // nanoseconds by which this machine's clock is ahead
 	ways        wayTable
 }
@@ -93,6 +94,7 @@ func NewReloadingClient(load func() (*rest.Config, error), version string) (*Cli
 	first := c.credentials.current.Load()
 	c.config = first.config
 	c.http = &http.Client{Transport: &connector{c.credentials, first.base, false}}
+	c.documents = documents{next: c.http.Transport, byPath: map[string]document{}}
 	c.fresh = &http.Client{Transport: &connector{c.credentials, first.base, true}}
 	return c, nil
 }

@@ -1,11 +1,14 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"mime"
+	"net/http"
 	"slices"
 	"sync"
 
@@ -28,7 +31,7 @@ const discoveryRequests = 8
 // Discover returns what the API server serves, and the groups that did not answer; those have their state from old. It tries
 // once.
 func (c *Client) Discover(ctx context.Context, old selection.Catalog) (selection.Catalog, []string, error) {
-	client, err := c.restClient(c.http, schema.GroupVersion{}, acceptDiscovery)
+	client, err := c.restClient(&http.Client{Transport: &c.documents}, schema.GroupVersion{}, acceptDiscovery)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -41,6 +44,50 @@ func (c *Client) Discover(ctx context.Context, old selection.Catalog) (selection
 	c.ways.recordServer(d.readServerVersion(ctx), d.failed)
 	unanswered := slices.Sorted(maps.Keys(d.failed))
 	return selection.ReadCatalog(d.groups, d.lists, unanswered, old), unanswered, nil
+}
+
+// documents requests the documents of discovery only if they are not what they were, by their ETags: they may be megabytes,
+// and are asked for every few seconds. Safe for concurrent use.
+type documents struct {
+	next   http.RoundTripper
+	mu     sync.Mutex
+	byPath map[string]document
+}
+
+type document struct {
+	header http.Header
+	body   []byte
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (d *documents) RoundTrip(r *http.Request) (*http.Response, error) {
+	d.mu.Lock()
+	known := d.byPath[r.URL.Path]
+	d.mu.Unlock()
+	if tag := known.header.Get("ETag"); tag != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("If-None-Match", tag)
+	}
+	response, err := d.next.RoundTrip(r)
+	switch {
+	case err != nil:
+		return nil, err
+	case response.StatusCode == http.StatusNotModified:
+		response.StatusCode, response.Status, response.Header = http.StatusOK, "200 OK", known.header
+	case response.StatusCode == http.StatusOK && response.Header.Get("ETag") != "":
+		known = document{header: response.Header}
+		if known.body, err = io.ReadAll(response.Body); err != nil {
+			break
+		}
+		d.mu.Lock()
+		d.byPath[r.URL.Path] = known
+		d.mu.Unlock()
+	default:
+		return response, nil
+	}
+	response.Body.Close()
+	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(known.body)), int64(len(known.body))
+	return response, err
 }
 
 // discovery collects the documents of one discovery.

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -49,7 +50,7 @@ func TestDiscoveryMatchesClientGo(t *testing.T) {
 	}
 	for form, accept := range map[string]string{"one document": acceptDiscovery, "a document each": "application/json"} {
 		got, unanswered := discoverAccepting(t, config, accept, nil)
-		if len(unanswered) > 0 || !got.Equal(want) {
+		if len(unanswered) > 0 || !maps.EqualFunc(got, want, slices.Equal) {
 			t.Errorf("%s: %v, unanswered %q\nclient-go: %v", form, got, unanswered, want)
 		}
 	}
@@ -102,6 +103,80 @@ func (a acceptTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (a acceptTransport) CloseIdleConnections() {
 	if c, ok := a.RoundTripper.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
+	}
+}
+
+// TestDiscoveryIsTransferredOnceForEachChange asks a real API server again and again, and between that for another type.
+func TestDiscoveryIsTransferredOnceForEachChange(t *testing.T) {
+	config := realConfig(t)
+	var transferred []string
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if err == nil && response.StatusCode == http.StatusOK && r.URL.Path != "/version" {
+				transferred = append(transferred, r.URL.Path)
+			}
+			return response, err
+		})
+	})
+	client, err := NewClient(config, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	var first selection.Catalog
+	for range 5 {
+		found, unanswered, err := client.Discover(t.Context(), nil)
+		if first == nil {
+			first = found
+		}
+		if err != nil || len(unanswered) > 0 || len(found) < 10 || !maps.EqualFunc(found, first, slices.Equal) {
+			t.Fatalf("%v, unanswered %q, %v", found, unanswered, err)
+		}
+	}
+	if !slices.Equal(transferred, []string{"/api", "/apis"}) {
+		t.Errorf("transferred %q", transferred)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestAChangedDiscoveryIsReadAgain has a type come.
+func TestAChangedDiscoveryIsReadAgain(t *testing.T) {
+	document, requests := `{"items":[]}`, []string{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/apis" {
+			http.NotFound(w, r)
+			return
+		}
+		tag := fmt.Sprintf(`"%d"`, len(document))
+		w.Header().Set("Etag", tag)
+		w.Header().Set("Content-Type", aggregatedType)
+		if requests = append(requests, r.Header.Get("If-None-Match")); requests[len(requests)-1] == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		_, _ = w.Write([]byte(document))
+	}))
+	defer server.Close()
+	client, err := NewClient(&rest.Config{Host: server.URL}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for i, want := range []int{0, 0, 1, 1} {
+		if i == 2 {
+			document = `{"items":[{"metadata":{"name":"come.example"},"versions":[{"version":"v1","resources":[
+				{"resource":"things","responseKind":{"kind":"Thing"},"scope":"Cluster","verbs":["list","watch"]}]}]}]}`
+		}
+		if found, _, err := client.Discover(t.Context(), nil); err != nil || len(found) != want {
+			t.Errorf("%d: %v, %v", i, found, err)
+		}
+	}
+	if want := []string{"", `"12"`, `"12"`, fmt.Sprintf("%q", fmt.Sprint(len(document)))}; !slices.Equal(requests, want) {
+		t.Errorf("requests with %q, want %q", requests, want)
 	}
 }
 

@@ -94,11 +94,6 @@ func (c Catalog) Has(r event.Resource) bool {
 	})
 }
 
-// Equal reports whether both catalogs have the same resources in the same versions.
-func (c Catalog) Equal(other Catalog) bool {
-	return maps.EqualFunc(c, other, slices.Equal)
-}
-
 // findMatching returns what a pattern selects, each resource once, in the version of the pattern or the preferred one,
 // sorted by group and name.
 func (c Catalog) findMatching(p pattern) []Served {
@@ -261,21 +256,4 @@ func (r Rule) IsNarrowed() bool {
 func IsWildcard(name string) bool {
 	p, err := parsePattern(name)
 	return err == nil && p.isWildcard()
-}
-
-// Triggers returns the resources in which changes indicate that types come or go. An exporter with the right to watch them
-// (only the verb watch) finds new types within a second or two; without it, by polling every few seconds. The result is nil
-// if every rule names groups without a dot: those are built into the API server.
-func Triggers(rules []Rule) []event.Resource {
-	for _, rule := range rules {
-		for _, p := range parsePatterns(rule.Select) {
-			if p.anyGroup || strings.ContainsRune(p.group, '.') {
-				return []event.Resource{
-					{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions", Kind: "CustomResourceDefinition"},
-					{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices", Kind: "APIService"},
-				}
-			}
-		}
-	}
-	return nil
 }
