@@ -216,7 +216,7 @@ const maxStateNameLength = 200
 
 // validateStateName checks the name of the topic or stream of the state.
 func validateStateName(rep *reporter, name string, in Sink) {
-	allowed, what := isTopicByte, "a topic: letters, digits, \".\", \"_\" and \"-\""
+	allowed, what := func(b byte) bool { return isStreamByte(b) || b == '.' }, "a topic: letters, digits, \".\", \"_\" and \"-\""
 	isUsed := func() bool { return in.Kafka.Topic == name }
 	if in.NATS != nil {
 		allowed, what = isStreamByte, "a stream: letters, digits, \"_\" and \"-\""
@@ -241,8 +241,6 @@ func validateStateName(rep *reporter, name string, in Sink) {
 func isStreamByte(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '_' || b == '-'
 }
-
-func isTopicByte(b byte) bool { return isStreamByte(b) || b == '.' }
 
 func validateElection(rep *reporter, c *Config) {
 	e := c.Election

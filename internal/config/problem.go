@@ -155,8 +155,10 @@ func (rep *reporter) addWarning(path string, p Problem) {
 // withLocation fills in file, path and line, removes secrets and shortens the texts.
 func (rep *reporter) withLocation(path string, p Problem) Problem {
 	p.File, p.Path = rep.file, path
-	if p.Line == 0 {
-		p.Line = rep.lineOfPath(path)
+	for at := path; p.Line == 0; at = parentOf(at) { // the line of the path, or of its nearest parent in the file
+		if line, ok := rep.lines[at]; ok || at == "" {
+			p.Line = max(line, 1)
+		}
 	}
 	for _, text := range []*string{&p.Path, &p.Found, &p.Message, &p.Expected} {
 		for _, secret := range rep.referenceValues {
@@ -165,16 +167,6 @@ func (rep *reporter) withLocation(path string, p Problem) Problem {
 		*text = escapeInvisible(truncateText(*text))
 	}
 	return p
-}
-
-// lineOfPath returns the line of the path or of its nearest parent in the file, at least 1.
-func (rep *reporter) lineOfPath(path string) int {
-	for {
-		if line, ok := rep.lines[path]; ok || path == "" {
-			return max(line, 1)
-		}
-		path = parentOf(path)
-	}
 }
 
 // follows reports whether a problem may only be there because others could not be decoded: it is at or around one of them,

@@ -117,15 +117,6 @@ func (r *reach) selectsAll(route int, name string, in selection.Namespaces, with
 		(selection.IsClusterScoped(name) || selection.Namespaces(to.Namespaces).Covers(in))
 }
 
-// sinksReached returns the sinks that can receive some change that a rule emits.
-func (r *reach) sinksReached(rule int) map[string]bool {
-	reached := map[string]bool{}
-	for _, name := range r.cfg.Resources[rule].Select {
-		r.addReached(reached, rule, name)
-	}
-	return reached
-}
-
 // addReached adds the sinks that can receive changes of a resource that a rule selects by this name: those of the routes,
 // until no kind of change is left to later ones, and otherwise all.
 func (r *reach) addReached(reached map[string]bool, rule int, name string) {
@@ -195,8 +186,11 @@ func validateReach(rep *reporter, c *Config) {
 		return
 	}
 	reached, dropped := map[string]bool{}, []int(nil)
-	for i := range c.Resources {
-		own := r.sinksReached(i)
+	for i, rule := range c.Resources {
+		own := map[string]bool{}
+		for _, name := range rule.Select {
+			r.addReached(own, i, name)
+		}
 		maps.Copy(reached, own)
 		if len(own) == 0 {
 			dropped = append(dropped, i)
@@ -232,7 +226,8 @@ func (r *reach) validateRuleFilters(rep *reporter) {
 		for _, name := range rule.Select {
 			known := r.known(name, &rule)
 			for _, kind := range withoutSync(rule, possibleKinds(rule)) {
-				outcomes.add(kind, r.emits[i].OutcomeFor(kind, known))
+				outcome := r.emits[i].OutcomeFor(kind, known)
+				outcomes[outcome] = append(outcomes[outcome], kind)
 			}
 		}
 		of := strings.Join(rule.Select, ", ")
@@ -245,10 +240,6 @@ func (r *reach) validateRuleFilters(rep *reporter) {
 
 // outcomes are those of one filter, with the kinds of changes that have them.
 type outcomes map[filter.Outcome][]filter.Kind
-
-func (o outcomes) add(kind filter.Kind, outcome filter.Outcome) {
-	o[outcome] = append(o[outcome], kind)
-}
 
 // report reports a filter that is never true, and warns of one that always is, or that always fails for a kind of changes.
 func (o outcomes) report(rep *reporter, at, text, of string) {

@@ -39,7 +39,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		writeNames(&b, "selected and not served", rule.Unserved)
 		writeNames(&b, "left alone", rule.Left)
 		writePaths(&b, rule.Paths)
-		writeUncovered(&b, rule.Uncovered)
+		for _, u := range rule.Uncovered {
+			fmt.Fprintf(&b, "  redactPaths leave out %s, of the same type as %s\n", u.Path, u.Like)
+		}
 	}
 	_, err := w.Write(b.Bytes())
 	return err
@@ -226,13 +228,6 @@ func countPaths(ctx context.Context, client *apiserver.Client, r *Report, cfg *c
 		}
 	}
 	return nil
-}
-
-// writeUncovered writes the places that no path covers as text.
-func writeUncovered(b *bytes.Buffer, places []uncoveredPlace) {
-	for _, u := range places {
-		fmt.Fprintf(b, "  redactPaths leave out %s, of the same type as %s\n", u.Path, u.Like)
-	}
 }
 
 // writePaths writes the matches of each path as text.

@@ -338,7 +338,7 @@ func (r *JournalReport) writeText(w io.Writer) error {
 	}
 	fmt.Fprintf(t, "\nSINK\tCURSOR\tBACKLOG\tDEAD LETTERS\n")
 	for _, s := range r.Sinks {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.nameText(), optionalNumber(s.Cursor), optionalNumber(s.Backlog), s.deadLetterText())
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.nameText(), optionalNumber(s.Cursor), optionalNumber(s.Backlog), countWithSize(s.DeadLetters, s.DeadBytes))
 	}
 	return t.Flush()
 }
@@ -364,8 +364,6 @@ func (s *JournalSink) nameText() string {
 	}
 	return text
 }
-
-func (s *JournalSink) deadLetterText() string { return countWithSize(s.DeadLetters, s.DeadBytes) }
 
 // countWithSize formats a number and the size of the counted things.
 func countWithSize(n, bytes int64) string {

@@ -145,11 +145,6 @@ func (r roleRule) isCoveredBy(other roleRule) bool {
 		(r.verbs == other.verbs || r.verbs == listVerbs && other.verbs == readVerbs) && (r.object == other.object || other.object == "")
 }
 
-// sortedNamespaces returns the namespaces with rules, without the whole cluster.
-func (r roleRules) sortedNamespaces() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(r)), func(name string) bool { return name == "" })
-}
-
 func requiredRules(cfg *config.Config, found *selection.Explanation) roleRules {
 	all := roleRules{}
 	for _, n := range requirements(cfg, found) {
@@ -299,7 +294,11 @@ func writeRBAC(o RBACOptions, cfg *config.Config, found *selection.Explanation) 
 		writeHelmValues(&b, all)
 		return b.String()
 	}
-	b.WriteString(strings.Join(rbacDocuments(o, all), "---\n"))
+	var documents []string
+	for _, namespace := range slices.Sorted(maps.Keys(all)) { // first the whole cluster, which has no name
+		documents = append(documents, roleDocument(o, namespace, all[namespace]), bindingDocument(o, namespace))
+	}
+	b.WriteString(strings.Join(documents, "---\n"))
 	return b.String()
 }
 
@@ -307,7 +306,7 @@ func writeRBAC(o RBACOptions, cfg *config.Config, found *selection.Explanation) 
 func writeHelmValues(b *strings.Builder, all roleRules) {
 	fmt.Fprintln(b, "rbac:\n  clusterRules:")
 	writeRules(b, "    ", all[""])
-	namespaces := all.sortedNamespaces()
+	namespaces := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(name string) bool { return name == "" })
 	if len(namespaces) == 0 {
 		fmt.Fprintln(b, "  namespaceRules: {}")
 		return
@@ -317,16 +316,6 @@ func writeHelmValues(b *strings.Builder, all roleRules) {
 		fmt.Fprintf(b, "    %s:\n", plainOrQuoted(namespace))
 		writeRules(b, "      ", all[namespace])
 	}
-}
-
-func rbacDocuments(o RBACOptions, all roleRules) (documents []string) {
-	if len(all[""]) > 0 {
-		documents = append(documents, roleDocument(o, "", all[""]), bindingDocument(o, ""))
-	}
-	for _, namespace := range all.sortedNamespaces() {
-		documents = append(documents, roleDocument(o, namespace, all[namespace]), bindingDocument(o, namespace))
-	}
-	return documents
 }
 
 // headerComments returns the remarks for a reviewer.

@@ -289,7 +289,10 @@ func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRec
 		t.newest = r.ResourceVersion
 		if r.Snapshot != nil || r.Coalesced {
 			t.heal(at.scope.result)
-			e.noteAgain(objectKey{at.scope, at.key}, r.ResourceVersion)
+			of := objectKey{at.scope, at.key}
+			if known := e.again[of]; known == "" || isBefore(known, r.ResourceVersion) {
+				e.again[of] = r.ResourceVersion
+			}
 		}
 		return
 	}
@@ -309,13 +312,6 @@ func (e *examination) traceRecord(at traceKey, r *record, stored sinks.StoredRec
 	}
 	if !older {
 		t.newest = r.ResourceVersion
-	}
-}
-
-// noteAgain records that an object was emitted again.
-func (e *examination) noteAgain(of objectKey, at string) {
-	if known := e.again[of]; known == "" || isBefore(known, at) {
-		e.again[of] = at
 	}
 }
 

@@ -290,14 +290,10 @@ func (v *verification) collectSuspects(s *scope) {
 		differs(key, stream)
 	}
 	for _, o := range v.table.Objects(s.key.Resource) {
-		if _, listed := s.listed[o.Key]; !listed && s.covers(o.Key) { // a ghost
+		_, listed := s.listed[o.Key]
+		if isOwn := s.key.namespace == "" || s.key.namespace == o.Key.Namespace; isOwn && !listed { // a ghost
 			stream, _ := v.streamVersion(s, o.Key)
 			differs(o.Key, stream)
 		}
 	}
-}
-
-// covers reports whether an object belongs to the scope.
-func (s *scope) covers(key consumer.Key) bool {
-	return s.key.namespace == "" || s.key.namespace == key.Namespace
 }

@@ -51,7 +51,11 @@ func (v *preparation) prepareScopes(ctx context.Context) error {
 			continue
 		}
 		if time.Now().After(deadline) {
-			v.refuseWaiting()
+			for _, s := range v.scopes {
+				if !s.isRefused() && !s.isListed() {
+					s.refuse(v.describeWaiting(s))
+				}
+			}
 			return nil
 		}
 		select {
@@ -62,18 +66,13 @@ func (v *preparation) prepareScopes(ctx context.Context) error {
 		if changed, err := v.tail.searchForward(ctx); err != nil {
 			return err
 		} else if changed {
-			v.forgetBarriers()
+			for _, s := range v.scopes { // begin again: the lanes are others now
+				s.barrier, s.listed, s.listedAt, s.newer = nil, nil, "", nil
+			}
 			if err := v.searchBack(ctx); err != nil {
 				return err
 			}
 		}
-	}
-}
-
-// forgetBarriers lets all scopes begin again, because the lanes are others now.
-func (v *preparation) forgetBarriers() {
-	for _, s := range v.scopes {
-		s.barrier, s.listed, s.listedAt, s.newer = nil, nil, "", nil
 	}
 }
 
@@ -215,15 +214,6 @@ func (v *preparation) readScope(ctx context.Context, s *scope, at string) (posit
 			return nil
 		},
 	})
-}
-
-// refuseWaiting refuses the scopes that have no watermark in time.
-func (v *preparation) refuseWaiting() {
-	for _, s := range v.scopes {
-		if !s.isRefused() && !s.isListed() {
-			s.refuse(v.describeWaiting(s))
-		}
-	}
 }
 
 // describeWaiting describes why a scope has no watermark, with the remedy.

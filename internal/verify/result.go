@@ -339,21 +339,15 @@ func (v *verification) finishScope(s *scope) {
 		r.Note = "no watermark came that was asked for: what was written behind this one is not seen"
 	}
 	if s.listedAt == "" && b.Algorithm == event.DigestAlgorithm {
-		count, digest := digestOf(s.listed)
-		r.WatermarkDiffers = count != b.Count || digest != b.Digest
+		var d event.Digest
+		for key, of := range s.listed {
+			d.Add(key.Namespace, key.Name, of.uid, of.resourceVersion)
+		}
+		r.WatermarkDiffers = len(s.listed) != b.Count || d.String() != b.Digest
 	}
 	v.checkFrames(s)
 	sortDifferences(r.Differences)
 	r.decide(OutcomeEqual, s.lost)
-}
-
-// digestOf returns count and digest of objects as a watermark has them.
-func digestOf(objects map[consumer.Key]version) (int, string) {
-	var d event.Digest
-	for key, of := range objects {
-		d.Add(key.Namespace, key.Name, of.uid, of.resourceVersion)
-	}
-	return len(objects), d.String()
 }
 
 // checkFrames counts the snapshots and watermarks of the stream with another digest, and finds out whether the oldest

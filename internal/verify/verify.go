@@ -71,7 +71,11 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	for _, v := range all {
 		result.Records += v.read
-		result.collectDiffering(v.scopes)
+		for _, s := range v.scopes {
+			if s.result.Outcome == OutcomeDifferent {
+				result.differing = append(result.differing, newDiffering(s))
+			}
+		}
 	}
 	result.combine(OutcomeEqual)
 	result.Took = time.Since(began).Round(time.Millisecond).String()
@@ -94,15 +98,6 @@ func runEach(all []*verification, do func(*verification)) {
 		})
 	}
 	running.Wait()
-}
-
-// collectDiffering adds what a repair has to emit again.
-func (r *Result) collectDiffering(scopes []*scope) {
-	for _, s := range scopes {
-		if s.result.Outcome == OutcomeDifferent {
-			r.differing = append(r.differing, newDiffering(s))
-		}
-	}
 }
 
 // scope is a scope that is verified.

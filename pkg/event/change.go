@@ -471,60 +471,49 @@ func (c *Change) Clone() *Change {
 		&d.Resource.Group, &d.Resource.Version, &d.Resource.Resource, &d.Resource.Kind,
 		&d.Namespace, &d.Name, &d.UID, &d.ResourceVersion, &d.Previous, &d.ListVersion, &d.Withheld, &d.Pass, &d.OnlySink)
 	t.copyLists(&d.Omitted)
-	if d.Actor != nil {
-		own := *d.Actor
-		d.Actor = &own
+	if own := ownCopy(&d.Actor); own != nil {
 		t.copyStrings(&own.Manager, &own.Operation, &own.Subresource, &own.Time)
 	}
-	if d.Stamp != nil {
-		own := *d.Stamp
-		d.Stamp = &own
+	if own := ownCopy(&d.Stamp); own != nil {
 		t.copyStrings(&own.User, &own.Replaced)
 	}
-	if d.Gap != nil {
-		own := *d.Gap
-		d.Gap = &own
+	if own := ownCopy(&d.Gap); own != nil {
 		t.copyStrings(&own.From, &own.To, &own.Reason, &own.Sink)
 	}
-	if d.Snapshot != nil {
-		own := *d.Snapshot
-		d.Snapshot = &own
+	if own := ownCopy(&d.Snapshot); own != nil {
 		t.copyStrings(&own.ID, &own.Position, &own.Digest)
 	}
-	if d.Watermark != nil {
-		own := *d.Watermark
-		d.Watermark = &own
+	if own := ownCopy(&d.Watermark); own != nil {
 		t.copyStrings(&own.Epoch, &own.Algorithm, &own.Digest)
 		t.copyLists(&own.Sinks)
 	}
-	if d.Replay != nil {
-		own := *d.Replay
-		d.Replay = &own
+	if own := ownCopy(&d.Replay); own != nil {
 		t.copyStrings(&own.ID, &own.Of, (*string)(&own.Type), &own.State, &own.Reason)
 	}
-	if d.Held != nil {
-		own := *d.Held
-		d.Held = &own
+	if own := ownCopy(&d.Held); own != nil {
 		t.copyStrings(&own.Unknown)
 		t.copyLists(&own.Sinks)
 	}
-	if d.DeadLetter != nil {
-		own := *d.DeadLetter
-		d.DeadLetter = &own
+	if own := ownCopy(&d.DeadLetter); own != nil {
 		t.copyStrings(&own.Sink, &own.Reason)
 	}
-	if d.Attribution != nil {
-		own := *d.Attribution
-		d.Attribution = &own
+	if own := ownCopy(&d.Attribution); own != nil {
 		t.copyStrings(&own.Of, &own.Certainty)
 		t.copyIdentity(&own.By)
-		if own.RequestedBy != nil {
-			by := *own.RequestedBy
-			own.RequestedBy = &by
-			t.copyIdentity(&by)
+		if by := ownCopy(&own.RequestedBy); by != nil {
+			t.copyIdentity(by)
 		}
 	}
 	return &d
+}
+
+// ownCopy makes *p refer to a copy of what it refers to, and returns that; nil if it is nil.
+func ownCopy[T any](p **T) *T {
+	if *p != nil {
+		own := **p
+		*p = &own
+	}
+	return *p
 }
 
 // typicalStringBytes suffices for the strings of most changes.

@@ -146,7 +146,7 @@ func (a Attribute) Append(b []byte, c *event.Change) []byte { return a.write(b, 
 func Attributes() []Attribute { return append([]Attribute(nil), attributes...) }
 
 var attributes = []Attribute{
-	{Name: "specversion", write: constantValue("1.0")},
+	{Name: "specversion", write: func(b []byte, _ *event.Change) []byte { return append(b, "1.0"...) }},
 	{Name: "id", write: func(b []byte, c *event.Change) []byte { return c.AppendID(b) }},
 	{Name: "source", write: appendSource},
 	{Name: "type", write: func(b []byte, c *event.Change) []byte {
@@ -170,10 +170,6 @@ var attributes = []Attribute{
 	{Name: "coalesced", boolean: true, write: trueIf(func(c *event.Change) bool { return c.Coalesced })},
 	{Name: "finalstateunknown", boolean: true, write: trueIf(func(c *event.Change) bool { return c.FinalStateUnknown })},
 	{Name: "left", boolean: true, write: trueIf(func(c *event.Change) bool { return c.Left })},
-}
-
-func constantValue(value string) func([]byte, *event.Change) []byte {
-	return func(b []byte, _ *event.Change) []byte { return append(b, value...) }
 }
 
 // trueIf returns a writer that appends "true" if the condition holds, and nothing otherwise.

@@ -76,10 +76,6 @@ type recordFacts struct {
 	deadLetter bool
 }
 
-func (f *recordFacts) resourceName() string {
-	return event.Resource{Group: f.group, Resource: f.resource}.String()
-}
-
 // isConsistent reports whether the facts belong to one change: its ID is composed of the others. headerID is the ID header;
 // "" if there is none.
 func (f *recordFacts) isConsistent(headerID string) bool {
@@ -87,7 +83,8 @@ func (f *recordFacts) isConsistent(headerID string) bool {
 		return false
 	}
 	if event.Type(f.kind).IsControl() {
-		head, _, found := strings.Cut(f.id, f.resourceName()+"@")
+		of := event.Resource{Group: f.group, Resource: f.resource}
+		head, _, found := strings.Cut(f.id, of.String()+"@")
 		return found && strings.HasPrefix(head, f.cluster+"/")
 	}
 	rest, found := strings.CutPrefix(f.id, strings.Join([]string{f.cluster, f.uid, f.version, f.kind}, "/"))

@@ -106,14 +106,7 @@ func (w *selectionPass) selectMembers(i int, c selection, depth int) int {
 	m := rawjson.EnterObject(w.b, i)
 	for m.Next() {
 		next := c.narrowTo(c.keep.MemberOrNil(m.Key), c.drop.MemberOrNil(m.Key), c.id.MemberOrNil(m.Key))
-		if next.dispositionOf(w.isContainer(m.I)) == removeAll {
-			if m.I = rawjson.SkipValue(w.b, m.I, depth+1); m.I >= 0 {
-				out.removeItem(m.Comma, m.Start, m.I)
-			}
-			continue
-		}
-		out.keepItem(m.Comma)
-		m.I = w.selectValue(m.I, next, depth+1)
+		m.I = w.selectItem(&out, m.Comma, m.Start, m.I, next, depth+1)
 	}
 	return m.I
 }
@@ -123,16 +116,22 @@ func (w *selectionPass) selectElements(i int, c selection, depth int) int {
 	e := rawjson.EnterArray(w.b, i)
 	for e.Next() {
 		next := c.narrowTo(c.keep.ElementOrNil(), c.drop.ElementOrNil(), nil)
-		if next.dispositionOf(w.isContainer(e.I)) == removeAll {
-			if e.I = rawjson.SkipValue(w.b, e.I, depth+1); e.I >= 0 {
-				out.removeItem(e.Comma, e.Start, e.I)
-			}
-			continue
-		}
-		out.keepItem(e.Comma)
-		e.I = w.selectValue(e.I, next, depth+1)
+		e.I = w.selectItem(&out, e.Comma, e.Start, e.I, next, depth+1)
 	}
 	return e.I
+}
+
+// selectItem removes or processes a member or an element, from its start, with the value at i, and returns the index after
+// that.
+func (w *selectionPass) selectItem(out *remover, comma, start, i int, c selection, depth int) int {
+	if c.dispositionOf(w.isContainer(i)) != removeAll {
+		out.keepItem(comma)
+		return w.selectValue(i, c, depth)
+	}
+	if i = rawjson.SkipValue(w.b, i, depth); i >= 0 {
+		out.removeItem(comma, start, i)
+	}
+	return i
 }
 
 // selectValue processes a value that is kept, completely or partly, and returns the index after it.

@@ -388,21 +388,16 @@ func (r *rule) applyFields(c *event.Change, last []byte) error {
 	if c.Type != event.Updated || last == nil || c.After == nil {
 		return nil
 	}
-	r.describeUpdate(c, last)
-	if r.before {
-		c.Before = last
-	}
-	return nil
-}
-
-// describeUpdate sets the configured description of the differences.
-func (r *rule) describeUpdate(c *event.Change, last []byte) {
 	switch r.changed {
 	case ChangedValues:
 		c.Changed = diff.Values(last, c.After)
 	case changedPaths:
 		c.Changed = diff.Paths(last, c.After)
 	}
+	if r.before {
+		c.Before = last
+	}
+	return nil
 }
 
 // flags are what distinguishes a known object from one that was last emitted, and is stored, as the rule has it now.

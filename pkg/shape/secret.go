@@ -301,14 +301,11 @@ func newHasher(key []byte, scope string) *hasher {
 		scope = scopeObject
 	}
 	derived := deriveKey(key, "kubecdc redaction, scope "+scope)
-	h := &hasher{global: scope == scopeGlobal, prefix: `"` + hashPrefix + keyIDOf(derived) + ":"}
+	// It identifies the key, as any hash does, but reveals nothing else about it.
+	keyID := hex.EncodeToString(deriveKey(derived, "kubecdc redaction, key ID")[:keyIDLength])
+	h := &hasher{global: scope == scopeGlobal, prefix: `"` + hashPrefix + keyID + ":"}
 	h.pool.New = func() any { return &keyedMAC{Hash: hmac.New(sha256.New, derived)} }
 	return h
-}
-
-// keyIDOf returns the ID of a key. It identifies the key, as any hash does, but reveals nothing else about it.
-func keyIDOf(key []byte) string {
-	return hex.EncodeToString(deriveKey(key, "kubecdc redaction, key ID")[:keyIDLength])
 }
 
 func deriveKey(key []byte, purpose string) []byte {

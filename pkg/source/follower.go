@@ -53,9 +53,12 @@ func newFollower(r *runner, scope selection.Scope, to event.AppendFunc) *followe
 
 // loadState gives the follower its stored state. It is called once, before run.
 func (f *follower) loadState(cluster string, stored event.StoredScope, known *deltas.KnownSet) error {
-	e, err := f.newEndpoint(f.scope)
+	e, err := f.runner.env.cfg.Client.Endpoint(f.scope)
 	if err != nil {
 		return err
+	}
+	if f.api.guard != nil {
+		e.BeginRequest = f.api.guard.BeginRequest
 	}
 	f.out.loadState(cluster, stored, known)
 	if stored.Position != "" {
@@ -98,14 +101,6 @@ func (f *follower) emitVanished(ctx context.Context) error {
 	f.health.recordProblem(condition.Problem{Code: condition.ResourceGone, Cause: "the API server no longer serves this resource; its objects are emitted as deleted"})
 	f.runner.env.states.set.ReportEvent(f.scope.ID, condition.ResourceVanished, "")
 	return f.out.emitAllDeletes(ctx, "")
-}
-
-func (f *follower) newEndpoint(scope selection.Scope) (*apiserver.Endpoint, error) {
-	e, err := f.runner.env.cfg.Client.Endpoint(scope)
-	if guard := f.runner.env.cfg.Guard; err == nil && guard != nil {
-		e.BeginRequest = guard.BeginRequest
-	}
-	return e, err
 }
 
 func (f *follower) status() Status {

@@ -106,7 +106,10 @@ func (p *poller) applyDiscovery(ctx context.Context) error {
 		return err
 	}
 	resolved := selection.Resolve(p.cfg.Rules, p.found.Catalog.With(hidden))
-	wanted := groupByResource(resolved.Scopes())
+	wanted := map[string][]selection.Scope{} // by resource
+	for _, s := range resolved.Scopes() {
+		wanted[s.Resource.String()] = append(wanted[s.Resource.String()], s)
+	}
 	if err := p.stopChangedRunners(ctx, wanted); err != nil {
 		return err
 	}
@@ -234,14 +237,6 @@ func (p *poller) recordGaps(ctx context.Context) {
 			p.env.fail(fmt.Errorf("record that the initial gaps are stored: %w", err))
 		}
 	})
-}
-
-func groupByResource(scopes []selection.Scope) map[string][]selection.Scope {
-	m := map[string][]selection.Scope{}
-	for _, s := range scopes {
-		m[s.Resource.String()] = append(m[s.Resource.String()], s)
-	}
-	return m
 }
 
 // setUnserved replaces what the rules select and the API server does not serve: names, wildcards without a match, and groups

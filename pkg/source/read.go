@@ -208,7 +208,10 @@ func (a *attempt) readPage(ctx context.Context, o metav1.ListOptions) (metav1.Li
 		if a.begun {
 			return nil
 		}
-		if err := a.checkPosition(meta.ResourceVersion); err != nil {
+		if a.at != "" && meta.ResourceVersion != a.at {
+			return errNotExact
+		}
+		if err := checkWatchable(meta.ResourceVersion); err != nil { // it would be read again and again
 			return err
 		}
 		a.begun, a.position = true, meta.ResourceVersion
@@ -255,14 +258,6 @@ func (a *attempt) awaitAdmission(ctx context.Context) error {
 		return err
 	}
 	return a.slot.Acquire(ctx)
-}
-
-// checkPosition rejects a list without a version to watch from: it would be read again and again.
-func (a *attempt) checkPosition(position string) error {
-	if a.at != "" && position != a.at {
-		return errNotExact
-	}
-	return checkWatchable(position)
 }
 
 // checkWatchable rejects the version of a list that no watch can begin at.

@@ -210,9 +210,9 @@ func (r *runner) runFollowers(ctx context.Context) error {
 // loadFollowers gives each follower its stored scope and known objects, and stores what each scope begins with. It returns
 // an emitter for the known objects that no scope selects any more; nil if there are none.
 func (r *runner) loadFollowers(ctx context.Context, lost string) (unselected *emitter, err error) {
-	sets := knownSets{unselected: deltas.NewKnownSet()}
+	sets := knownSets{byNamespace: map[string]*deltas.KnownSet{}, unselected: deltas.NewKnownSet()}
 	for _, f := range r.followers {
-		sets.addNamespace(f.scope.Namespace)
+		sets.byNamespace[f.scope.Namespace] = deltas.NewKnownSet()
 	}
 	stored, err := r.env.cfg.Load(r.resource, sets.addKnown)
 	if err != nil {
@@ -268,13 +268,6 @@ type knownSets struct {
 	unselected  *deltas.KnownSet            // objects of no scope
 }
 
-func (s *knownSets) addNamespace(namespace string) {
-	if s.byNamespace == nil {
-		s.byNamespace = map[string]*deltas.KnownSet{}
-	}
-	s.byNamespace[namespace] = deltas.NewKnownSet()
-}
-
 func (s *knownSets) addKnown(k event.Known) {
 	set := s.byNamespace[""]
 	if set == nil {
@@ -300,11 +293,12 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 	}
 	pass := rand.Text()
 	wasFiltered := func(s event.StoredScope) bool { return selection.IsFilteredID(s.ID) }
+	isUnfinished := func(s event.StoredScope) bool { return s.Position == "" && s.Snapshot != "" }
 	isFiltered := func(f *follower) bool { return f.scope.ChangeFilter != "" }
 	if slices.ContainsFunc(stored.Scopes, wasFiltered) || slices.ContainsFunc(r.followers, isFiltered) {
 		pass = filterCompared + pass
 	}
-	if slices.ContainsFunc(stored.Scopes, isSnapshotUnfinished) {
+	if slices.ContainsFunc(stored.Scopes, isUnfinished) {
 		pass = snapshotAgain + pass
 	}
 	for _, f := range r.followers {
@@ -329,5 +323,3 @@ const snapshotAgain = "snapshot:"
 
 // filterCompared is how the ID of a comparison begins that also compares what a filter leaves out, now or before.
 const filterCompared = "filter:"
-
-func isSnapshotUnfinished(s event.StoredScope) bool { return s.Position == "" && s.Snapshot != "" }

@@ -138,7 +138,11 @@ func (w *watcher) emitWatched(ctx context.Context, c *apiserver.Connection, revo
 	defer silent.Stop()
 	for {
 		if w.due != nil {
-			if err := w.inTurn(func() error { return w.doDue(ctx) }); err != nil {
+			if err := w.inTurn(func() error {
+				do := w.due
+				w.due = nil
+				return do(ctx)
+			}); err != nil {
 				return err
 			}
 		}
@@ -204,12 +208,6 @@ func (w *watcher) inTurn(emit func() error) error {
 	}
 	defer end()
 	return emit()
-}
-
-func (w *watcher) doDue(ctx context.Context) error {
-	do := w.due
-	w.due = nil
-	return do(ctx)
 }
 
 func (w *watcher) emitBatch(ctx context.Context, b *apiserver.Batch) error {
