@@ -51,11 +51,7 @@ func (v *preparation) prepareScopes(ctx context.Context) error {
 			continue
 		}
 		if time.Now().After(deadline) {
-			for _, s := range v.scopes {
-				if !s.isRefused() && !s.isListed() {
-					s.refuse(v.describeWaiting(s))
-				}
-			}
+			v.refuseWaiting()
 			return nil
 		}
 		select {
@@ -214,6 +210,15 @@ func (v *preparation) readScope(ctx context.Context, s *scope, at string) (posit
 			return nil
 		},
 	})
+}
+
+// refuseWaiting refuses the scopes that have no watermark in time.
+func (v *preparation) refuseWaiting() {
+	for _, s := range v.scopes {
+		if !s.isRefused() && !s.isListed() {
+			s.refuse(v.describeWaiting(s))
+		}
+	}
 }
 
 // describeWaiting describes why a scope has no watermark, with the remedy.
