@@ -16,7 +16,7 @@ func (f *fakeAPI) discoveryPolls() int {
 	return f.polls
 }
 
-// widgetsRule selects a type that may come and go, in a Source that polls every five seconds.
+// widgetsRule selects a type that may come and go, in a Source that polls as often as it does by itself.
 func widgetsRule(c *Config) {
 	c.Rules = []selection.Rule{{Select: []string{"widgets.example.com"}}}
 	c.Interval = 0
@@ -35,8 +35,8 @@ func TestNewTypeIsFoundByTheNextPoll(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		polls := f.discoveryPolls()
 		time.Sleep(time.Hour)
-		if n := f.discoveryPolls() - polls; n < 715 || n > 725 {
-			t.Errorf("%d polls in an hour, want every 5 s", n)
+		if n := f.discoveryPolls() - polls; n < 1190 || n > 1210 {
+			t.Errorf("%d polls in an hour, want every 3 s", n)
 		}
 		f.setGroups(coreGroup("pods"), widgetGroup)
 		began := time.Now()

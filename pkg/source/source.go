@@ -42,7 +42,7 @@ type Config struct {
 	// Listed, if not nil, is called when the list of a scope is complete, with the time of its first request and how many
 	// objects it had. It does not block.
 	Listed func(scope string, began time.Time, objects int)
-	// Interval is the time between discovery polls; 0 means five seconds.
+	// Interval is the time between discovery polls; 0 means three seconds.
 	Interval time.Duration
 
 	// Load is called for a resource before the first Append for that resource.
@@ -127,7 +127,7 @@ const (
 	// concurrentFills bounds how many scopes read missing bodies at once.
 	concurrentFills = 4
 
-	defaultInterval = 5 * time.Second
+	defaultInterval = 3 * time.Second // a new type is read within five, its first list included
 )
 
 // New returns a Source. It starts nothing and connects to nothing.

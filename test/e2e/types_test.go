@@ -137,11 +137,7 @@ func typeNamed(plural string) workload.Kind {
 	}
 }
 
-// comes defines a type, makes an object of it, and returns when that is emitted.
-func (w *watched) comes(kind workload.Kind) {
-	w.must(w.come(w.t.Context(), kind))
-}
-
+// come defines a type, makes an object of it, and returns when that is emitted.
 func (w *watched) come(ctx context.Context, kind workload.Kind) error {
 	if err := w.cluster.Define(ctx, kind.Resource.Group, kind.Resource.Resource, "Passing"); err != nil {
 		return err
