@@ -108,10 +108,10 @@ func (t *timelineHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // askOnce has one question answered at a time, each within a time. A place that hangs has one goroutine wait for it.
 func (t *timelineHandler) askOnce(ctx context.Context, q Question) (*Timeline, error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
 	select {
 	case t.asking <- struct{}{}:
 	case <-ctx.Done():
-		cancel()
 		return nil, errors.New("other questions are being answered: ask again in a while")
 	}
 	type result struct {
@@ -124,7 +124,6 @@ func (t *timelineHandler) askOnce(ctx context.Context, q Question) (*Timeline, e
 			if p := recover(); p != nil { // a damaged file must not end delivery
 				answered <- result{error: fmt.Errorf("the history cannot be read: %v", p)}
 			}
-			cancel()
 			<-t.asking
 		}()
 		answer, err := t.Ask(ctx, q)
