@@ -80,9 +80,6 @@ func (p *batchPublisher) publish(ctx context.Context, l *connection.Link, messag
 // prepareBatch makes a batch possible: the last one is resolved, the end of the stream is known, and the epoch is saved.
 func (p *batchPublisher) prepareBatch(ctx context.Context, l *connection.Link) error {
 	_, _, known := p.end.currentEnd()
-	if err := p.end.lostError(); err != nil {
-		return err
-	}
 	if err := p.resolveInDoubt(ctx, l); err != nil {
 		return err
 	}
@@ -90,6 +87,9 @@ func (p *batchPublisher) prepareBatch(ctx context.Context, l *connection.Link) e
 		found, err := p.cfg.streamClient(l).RequireInfo(ctx)
 		if err == nil {
 			err = p.fence.checkOwnership(ctx, l, found.State.LastSeq)
+		}
+		if err == nil {
+			err = p.fence.progress.checkEnd(p.cfg.Stream, found.State.LastSeq)
 		}
 		if err != nil {
 			return err
@@ -115,9 +115,18 @@ func (p *batchPublisher) invalidateEnd() {
 }
 
 // startTerm forgets all batches of an earlier term.
-func (p *batchPublisher) startTerm(end uint64) {
+func (p *batchPublisher) startTerm(found, end uint64) {
 	p.nextSize, p.inDoubt, p.mayCome = 0, nil, false
-	p.end.startTerm(end)
+	p.end.startTerm(found, end)
+}
+
+// compareTerm returns a loss that RestoreState has not handled yet. The first call in a term finds out whether the stream
+// went back before that.
+func (p *batchPublisher) compareTerm(ctx context.Context, l *connection.Link) error {
+	if found, end, earlier := p.end.compareTerm(); earlier {
+		return p.handleRewind(ctx, l, found, end)
+	}
+	return p.end.lostError()
 }
 
 // publishBatch sends some of the messages as one batch and records how many are stored. A nil error means that the rest can
@@ -265,7 +274,7 @@ func (p *batchPublisher) handleRefusedStart(ctx context.Context, l *connection.L
 	if err != nil || found.State.LastSeq >= last { // the refusal came from a server that no longer leads the stream
 		return err
 	}
-	return p.handleRewind(ctx, l, found.State.LastSeq)
+	return p.handleRewind(ctx, l, found.State.LastSeq, found.State.LastSeq)
 }
 
 func (p *batchPublisher) classifyRefusal(refused *refusedMessage, subject string) error {
@@ -301,7 +310,8 @@ func (p *batchPublisher) readEnd(ctx context.Context, l *connection.Link, end ui
 	case subject != "" && p.closer.lastClosed != stored.batch:
 		return p.closer.closeBatchByID(ctx, l, stored.batch, subject) // the next attempt reads the final end
 	case stored.offset < through:
-		return p.recordLoss(stored.offset, end)
+		p.nextSize = 0
+		return p.end.recordLoss(p.cfg.Stream, m, end)
 	case p.end.isBeyondJournal(stored.offset) && !strings.HasPrefix(stored.batch, p.prefix):
 		p.end.startEpoch()
 		through = 0
@@ -343,8 +353,8 @@ func (p *batchPublisher) readEndOfBatches(ctx context.Context, l *connection.Lin
 			return err
 		case found.State.LastSeq == last:
 			return nil
-		case found.State.LastSeq < last: // the stream went back: everything it may lack is sent again by ID
-			p.invalidateEnd()
+		case found.State.LastSeq < last:
+			return p.handleRewind(ctx, l, found.State.LastSeq, found.State.LastSeq)
 		default:
 			err = p.readEnd(ctx, l, found.State.LastSeq, "")
 		}
@@ -355,21 +365,19 @@ func (p *batchPublisher) readEndOfBatches(ctx context.Context, l *connection.Lin
 	return fmt.Errorf("stream %q grows at every look-up; is there another writer?", p.cfg.Stream)
 }
 
-// handleRewind finds the newest change that is left in a stream that ends before the last known sequence, and reports the
-// loss of those after it.
-func (p *batchPublisher) handleRewind(ctx context.Context, l *connection.Link, end uint64) error {
-	m, err := p.cfg.streamClient(l).FindNewest(ctx, 1, end, p.features.allowsDirect.Load(), p.isFromEpoch)
+// handleRewind finds the newest change that is left in a stream that ended with found, before the last known sequence, and
+// now ends with end. It reports the loss of those after it.
+func (p *batchPublisher) handleRewind(ctx context.Context, l *connection.Link, found, end uint64) error {
+	left, err := p.cfg.streamClient(l).FindNewest(ctx, 1, found, p.features.allowsDirect.Load(), func(m stream.Message) bool {
+		_, batched := storedOffsetOf(m)
+		t := p.fence.current.Load()
+		return p.isFromEpoch(m) || batched && t != nil && t.hasPublished(m)
+	})
 	if err != nil {
 		return err
 	}
-	stored, _ := storedOffsetOf(m)
-	return p.recordLoss(stored.offset, end)
-}
-
-// recordLoss records a loss; the next batch is small.
-func (p *batchPublisher) recordLoss(offset, end uint64) error {
-	p.nextSize = 0
-	return p.end.recordLoss(p.cfg.Stream, offset, end)
+	p.nextSize = 0 // the next batch is small
+	return p.end.recordLoss(p.cfg.Stream, left, end)
 }
 
 // Operations of a fast-ingest batch (nats-server 2.14, ADR-50). The reply subject of each message carries them to the

@@ -47,6 +47,7 @@ const openBatchAge = time.Minute
 // term is the time in which this process may publish, from a successful Fence on.
 type term struct {
 	claim       sinks.Claim
+	foundEnd    uint64 // last sequence of the stream before the fence
 	endSequence uint64 // last sequence of the stream when the term began
 
 	mu      sync.Mutex
@@ -102,19 +103,20 @@ func (t *term) recordLane(lane sinks.Lane, start sinks.LanePosition) {
 	t.lanes[lane] = start
 }
 
-// recordPublish records the result of a Publish. After success, later messages of the lane have a sequence above acked.
-// After a loss that holds for all lanes.
-func (t *term) recordPublish(lane sinks.Lane, acked uint64, err error) {
+// recordAcked records the result of a Publish: later messages of the lane have a sequence above acked.
+func (t *term) recordAcked(lane sinks.Lane, acked uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	next := sinks.LanePosition(acked) + 1
-	switch {
-	case err == nil:
-		t.lanes[lane] = next
-	case errors.As(err, new(*sinks.LostError)):
-		for other, start := range t.lanes {
-			t.lanes[other] = min(start, next)
-		}
+	t.lanes[lane] = sinks.LanePosition(acked) + 1
+}
+
+// recordLost records that after a loss all messages of all lanes may have a sequence above acked. Until then a later process
+// finds the loss again, by the progress of before.
+func (t *term) recordLost(acked uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for lane, start := range t.lanes {
+		t.lanes[lane] = min(start, sinks.LanePosition(acked)+1)
 	}
 }
 
@@ -138,7 +140,7 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	if err := f.requireBatches(next.claim); err != nil {
 		return err
 	}
-	next.endSequence = found.State.LastSeq
+	next.foundEnd, next.endSequence = found.State.LastSeq, found.State.LastSeq
 	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, f.cfg.fencePrefix()+">") })
 	switch batches := f.features.takesBatches(); {
 	case !covered && batches:

@@ -313,6 +313,21 @@ func (p *idProgress) newestAcked() uint64 {
 	return p.newest
 }
 
+// setNewest sets the highest acknowledged sequence when changes go, or went, in batches.
+func (p *idProgress) setNewest(sequence uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.newest = sequence
+}
+
+// checkEnd returns a [sinks.LostError] if a stream ends before the highest acknowledged sequence.
+func (p *idProgress) checkEnd(stream string, end uint64) error {
+	if newest := p.newestAcked(); end < newest {
+		return p.recordAck(stream, newest, end, 0)
+	}
+	return nil
+}
+
 func (p *idProgress) mayHaveSent(offset uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

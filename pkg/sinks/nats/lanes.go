@@ -156,7 +156,8 @@ func laneWindowBytes(lane sinks.Lane, total int64) int64 {
 }
 
 // storedState is the stored state (see [sinks.Stateful]). While changes are sent in batches there is an epoch, and the first
-// three numbers are those of streamEnd: whether the stream's end is known, its last sequence, and the newest offset in it.
+// three numbers are those of streamEnd: 0 if the stream's end is unknown, else one more than the sequence behind which this
+// journal began; the last sequence, and the newest offset in it.
 // Then follow those of idProgress: the highest acknowledged sequence, resendThrough, lossCount, and three for each
 // checkpoint.
 type storedState struct {
@@ -188,14 +189,22 @@ func codeState(f *form.Coder, s *storedState) {
 // loss.
 func (s *Sink) RestoreState(state []byte, newest uint64, save func(context.Context) error) error {
 	s.ids.forgetAcked()
+	if t := s.fence.current.Load(); t != nil {
+		for lane := range t.laneProgress() {
+			t.recordLost(s.fence.ackedSequence(lane))
+		}
+	}
 	batched := s.end.applyRestore(newest, save)
 	sentByID := s.ids.progress.applyRestore()
-	if state == nil || newest == 0 || sentByID || batched { // this process knows more than any stored state
-		return nil
-	}
 	var stored storedState
-	if err := form.DecodeValue("state of a NATS sink", state, codeState, &stored); err != nil {
-		return err
+	if state != nil && newest > 0 {
+		if err := form.DecodeValue("state of a NATS sink", state, codeState, &stored); err != nil {
+			return err
+		}
+	}
+	if s.end.restoreTerm(stored) || state == nil || newest == 0 || sentByID || batched {
+		// This process knows more than any stored state.
+		return nil
 	}
 	if stored.epoch == "" {
 		s.ids.progress.setAttempted(newest)
@@ -211,6 +220,9 @@ func (s *Sink) RestoreState(state []byte, newest uint64, save func(context.Conte
 // change for batches, checkpoints for message IDs.
 func (s *Sink) State(low uint64) []byte {
 	epoch, values := s.end.stateValues()
+	if epoch != "" && values[0] > 0 {
+		s.ids.progress.setNewest(values[1])
+	}
 	values = append(values, s.ids.progress.stateValues(low)...)
 	return form.EncodeValue(nil, codeState, &storedState{epoch, values})
 }

@@ -174,8 +174,8 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 		}
 	}
 	n, err := s.publishHeld(ctx, l, lane, batch)
-	if t != nil {
-		t.recordPublish(lane, s.fence.ackedSequence(lane), err)
+	if t != nil && err == nil {
+		t.recordAcked(lane, s.fence.ackedSequence(lane))
 	}
 	return n, s.handlePublishError(ctx, l, lane, err)
 }
@@ -221,6 +221,9 @@ func (s *Sink) handlePublishError(ctx context.Context, l *connection.Link, lane 
 // publishOrdered sends changes in batches if the stream takes them and has no other writer, and by message ID those that are
 // left. Dead letters have no order.
 func (s *Sink) publishOrdered(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (n int, err error) {
+	if err := s.batches.compareTerm(ctx, l); err != nil {
+		return 0, err
+	}
 	if batch[0].Change.DeadLetter != nil {
 		return s.ids.publish(ctx, l, lane, batch)
 	}
@@ -236,7 +239,9 @@ func (s *Sink) publishOrdered(ctx context.Context, l *connection.Link, lane sink
 
 // publishByID sends the changes by message ID that no batch has stored, of this process or of the one before.
 func (s *Sink) publishByID(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	s.end.wroteByID.Store(true)
+	if last, _, known := s.end.currentEnd(); !s.end.wroteByID.Swap(true) && known {
+		s.ids.progress.setNewest(last)
+	}
 	stored := s.batches.countStored(batch, 0)
 	n, err := s.ids.publish(ctx, l, lane, batch[stored:])
 	if errors.As(err, new(*sinks.LostError)) {
@@ -273,7 +278,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	}
 	// What an earlier term or a stored state knew about the stream is forgotten: ReadTail returns what is in it.
 	s.ids.forgetAcked()
-	s.batches.startTerm(next.endSequence)
+	s.batches.startTerm(next.foundEnd, next.endSequence)
 	s.ids.progress.startTerm(next.endSequence)
 	s.encoder.deployment.Store(&next.claim.Deployment)
 	s.fence.current.Store(next)
@@ -295,6 +300,9 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 	t := s.fence.current.Load()
 	if t == nil {
 		return nil, nil
+	}
+	for _, position := range lanes {
+		s.end.recordCovered(uint64(max(position, 1)) - 1)
 	}
 	tails, first := planTails(lanes, t.endSequence)
 	if first > t.endSequence {

@@ -114,7 +114,14 @@ type streamEnd struct {
 	endKnown      bool                        // lastSequence is valid
 	lastSequence  uint64                      // of the stream's last message
 	storedThrough uint64                      // every change up to this offset is in the stream, or is not for it
-	lost          *sinks.LostError            // set after a loss until RestoreState or Fence; no batch is sent meanwhile
+
+	// A term begins in a stream that ended with found, where everything up to covered was acknowledged. What follows begin, up
+	// to own, was published from this journal, at last in the epoch ownEpoch.
+	found, covered, begin, own uint64
+	ownEpoch                   string
+	uncompared                 bool // found and covered
+
+	lost *sinks.LostError // set after a loss until RestoreState or Fence; no batch is sent meanwhile
 }
 
 // randomName returns a name for a process or an epoch. It is part of every message: 64 random bits are enough, and shorter
@@ -202,23 +209,63 @@ func (e *streamEnd) lostError() error {
 	return e.lost
 }
 
-// recordLoss records that the stream ends at a sequence and holds the changes up to an offset only.
-func (e *streamEnd) recordLoss(stream string, offset, end uint64) error {
+// recordLoss records that the stream ends at a sequence, and lacks what was acknowledged behind the message left.
+func (e *streamEnd) recordLoss(name string, left stream.Message, end uint64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.lost = &sinks.LostError{From: offset, Reason: fmt.Sprintf("stream %q went back: message %d was acknowledged, and the "+
-		"stream ends with number %d; %s", stream, e.lastSequence, end, rewindCauses)}
-	e.lastSequence, e.storedThrough, e.endKnown = end, offset, true
+	stored, _ := storedOffsetOf(left)
+	if stored.epoch != e.epoch && stored.epoch != e.ownEpoch {
+		stored.offset = 0 // in another journal
+	}
+	others := e.covered - min(e.covered, left.Sequence)
+	others -= min(others, e.own-min(e.own, max(e.begin, left.Sequence)))
+	acked := max(e.lastSequence, e.covered)
+	e.lost = &sinks.LostError{From: stored.offset, Messages: acked - min(acked, left.Sequence), Gone: others, Reason: fmt.Sprintf(
+		"stream %q went back: message %d was acknowledged, and the stream ends with number %d; %s", name, acked, end, rewindCauses)}
+	e.covered, e.begin, e.uncompared = min(e.covered, left.Sequence), min(e.begin, left.Sequence), false
+	e.lastSequence, e.storedThrough, e.endKnown = end, stored.offset, true
 	return e.lost
 }
 
-// startTerm begins a new epoch in a stream that ends at a sequence.
-func (e *streamEnd) startTerm(end uint64) {
+// startTerm begins a new epoch in a stream that ended with found, and ends with the fence.
+func (e *streamEnd) startTerm(found, end uint64) {
 	e.wroteByID.Store(false)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.epoch, e.newestOffset, e.saveState, e.epochSaved = randomName(), 0, nil, true
 	e.endKnown, e.lastSequence, e.storedThrough, e.lost = true, end, 0, nil
+	e.found, e.covered, e.begin, e.own, e.ownEpoch, e.uncompared = found, 0, found, 0, "", true
+}
+
+// recordCovered records that everything up to a sequence was acknowledged, as the replicated state says.
+func (e *streamEnd) recordCovered(sequence uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.covered = max(e.covered, sequence)
+}
+
+// restoreTerm adds to a term what an earlier process on this journal knew. It reports whether it did.
+func (e *streamEnd) restoreTerm(stored storedState) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.uncompared && stored.epoch != "" && stored.values[0] > 0 {
+		e.ownEpoch, e.begin, e.own = stored.epoch, stored.values[0]-1, stored.values[1]
+		e.covered = max(e.covered, e.own)
+	}
+	return e.uncompared
+}
+
+// compareTerm returns where the stream ended when the term began, and ends, and whether that was before what was
+// acknowledged, until that is recorded as a loss.
+func (e *streamEnd) compareTerm() (found, end uint64, earlier bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.uncompared && e.found >= e.covered {
+		if e.uncompared, e.covered = false, e.found; e.found > e.own {
+			e.begin, e.own = e.found, 0 // it may be of others
+		}
+	}
+	return e.found, e.lastSequence, e.uncompared
 }
 
 // applyRestore clears a loss and sets the arguments of RestoreState. It reports whether this process has already published:
@@ -236,7 +283,7 @@ func (e *streamEnd) applyRestore(newest uint64, save func(context.Context) error
 func (e *streamEnd) loadState(epoch string, values []uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.epoch, e.epochSaved, e.endKnown, e.lastSequence, e.storedThrough = epoch, true, values[0] == 1, values[1], values[2]
+	e.epoch, e.epochSaved, e.endKnown, e.lastSequence, e.storedThrough = epoch, true, values[0] > 0, values[1], values[2]
 }
 
 // stateValues returns the epoch and the values to store; no epoch while changes are sent by message ID.
@@ -246,11 +293,11 @@ func (e *streamEnd) stateValues() (epoch string, values []uint64) {
 	if e.epoch == "" || e.wroteByID.Load() {
 		return "", nil
 	}
-	known := uint64(0)
+	begin := uint64(0)
 	if e.endKnown {
-		known = 1
+		begin = e.begin + 1
 	}
-	return e.epoch, []uint64{known, e.lastSequence, e.storedThrough}
+	return e.epoch, []uint64{begin, e.lastSequence, e.storedThrough}
 }
 
 // readTails reads lanes back from the stream in one pass, from the sequence first to the end of the stream when the term
