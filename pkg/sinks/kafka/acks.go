@@ -298,7 +298,9 @@ func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks, newest u
 			if now.topic != p.topic {
 				continue
 			}
-			p.covered = now.covered
+			if p.covered = now.covered; len(now.marks) > 0 && now.end() > p.end() {
+				p.marks, p.leaderEpoch = append(p.marks, now.marks...), now.leaderEpoch
+			}
 		}
 		a.partitions[partition] = p
 	}
@@ -310,6 +312,17 @@ func (a *ackLog) recordCovered(partition cluster.Partition, topic protocol.Topic
 	defer a.mu.Unlock()
 	p := a.partitionIn(partition, topic)
 	p.covered, p.doubt = max(p.covered, position), max(p.doubt, ackUncompared)
+}
+
+// recordTail records the last batch of what earlier processes had published beyond the replicated state. This process skips
+// its changes wherever they are in the journal, and sends them again if the partition loses them.
+func (a *ackLog) recordTail(of ackPlace, last protocol.Origin) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.partitionIn(of.Partition, of.shape.ID); last.End > p.end() {
+		p.addMark(a.spacing, ackMark{first: 1, partitions: of.shape.Partitions, origin: last})
+		p.leaderEpoch = max(p.leaderEpoch, of.leaderEpoch)
+	}
 }
 
 // confirm returns nil if a partition is not in doubt, after it has compared it if necessary. After a loss it returns a

@@ -27,11 +27,13 @@ type copiedCluster struct {
 	opts    []kfake.Opt
 	running *kfake.Cluster
 	brokers []string
+	epochs  *epochs
+	copied  *epochs
 }
 
 func startCopiedCluster(t *testing.T, brokers, partitions int) *copiedCluster {
 	t.Helper()
-	c := &copiedCluster{t: t, dir: filepath.Join(t.TempDir(), "data")}
+	c := &copiedCluster{t: t, dir: filepath.Join(t.TempDir(), "data"), epochs: newEpochs()}
 	ports := make([]int, brokers)
 	for i := range ports {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,6 +58,7 @@ func (c *copiedCluster) start() {
 		c.t.Fatal(err)
 	}
 	c.running, c.brokers = running, running.ListenAddrs()
+	c.epochs.refuseReplaced(running)
 }
 
 // whileStopped calls do with the directory of the stopped cluster and that of its copy.
@@ -69,11 +72,17 @@ func (c *copiedCluster) whileStopped(do func(dir, copied string) error) {
 }
 
 func (c *copiedCluster) takeCopy() {
-	c.whileStopped(func(dir, copied string) error { return os.CopyFS(copied, os.DirFS(dir)) })
+	c.whileStopped(func(dir, copied string) error {
+		c.copied = c.epochs.clone()
+		return errors.Join(os.RemoveAll(copied), os.CopyFS(copied, os.DirFS(dir)))
+	})
 }
 
 func (c *copiedCluster) restoreCopy() {
-	c.whileStopped(func(dir, copied string) error { return errors.Join(os.RemoveAll(dir), os.Rename(copied, dir)) })
+	c.whileStopped(func(dir, copied string) error {
+		c.epochs = c.copied
+		return errors.Join(os.RemoveAll(dir), os.Rename(copied, dir))
+	})
 }
 
 // lossTest is a sink with what its caller stores, and the journal from which it sends again.

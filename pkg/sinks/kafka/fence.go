@@ -561,7 +561,11 @@ func (f *fence) fencePartition(ctx context.Context, p cluster.Partition) (cluste
 
 // fencePartitions is fencePartition for many. As in Fence, partitions without an answering leader are left out.
 func (f *fence) fencePartitions(questions [][]cluster.Partition) (fenced fencedEpoch, err error) {
-	partitions := slices.Concat(questions...)
+	asked := map[cluster.Partition]bool{}
+	for _, p := range slices.Concat(questions...) { // a lane of before a topic grew and one of after that share partitions
+		asked[p] = true
+	}
+	partitions := slices.Collect(maps.Keys(asked))
 	check, err := checkLeaders(f.runCtx, f.cluster, f.reader.WithTimeout(laterLeaderTimeout), partitions)
 	if err != nil || len(check.failed) == len(partitions) {
 		return fencedEpoch{failed: check.failed}, err

@@ -250,12 +250,14 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 	return failed, nil
 }
 
-// recordEnd records the end of a partition that was read from where a lane had got to. A lane that had got further shows
-// that the partition went back.
+// recordEnd records the end of a partition that was read from where a lane had got to, and what that was. A lane that had
+// got further shows that the partition went back.
 func (f *fence) recordEnd(read *cluster.Span, l topicLane, from int64) {
 	id := read.Shape.ID
 	if id == l.of.ID && from > read.End {
 		f.acks.recordCovered(read.Partition, id, from)
+	} else if read.Origin.End > 0 {
+		f.acks.recordTail(ackPlace{read.Partition, cluster.TopicShape{ID: id, Partitions: l.of.Partitions}, read.Lead.Epoch}, read.Origin)
 	}
 	if known := f.partition(read.Partition); known.progressIn(id) == nil {
 		f.startPartition(read.Partition, id, read.End, known.isUnfencedIn(id))

@@ -50,7 +50,8 @@ type Span struct {
 	// VerifyLast makes the first fetch include the batch before Next. Unless that is Last, the read ends with ErrRecreated.
 	VerifyLast bool
 	Last       protocol.BatchID
-	verified   bool // by the previous fetch
+	Origin     protocol.Origin // of the last batch that was read
+	verified   bool            // by the previous fetch
 }
 
 func (s *Span) hasRemaining() bool { return s.Next < s.End && (s.Until <= 0 || s.Next < s.Until) }
@@ -394,6 +395,7 @@ func (s *Span) consumeBatches(batches protocol.Batches) error {
 	})
 	if s.Next = max(s.Next, next); err == nil && len(batches) > 0 {
 		s.Last = batches.BatchAt(s.Next - 1)
+		s.Origin, _ = batches.OriginAt(s.Next - 1)
 	}
 	if err == nil && s.AfterFetch != nil {
 		if err := s.AfterFetch(); err != nil {
