@@ -407,6 +407,36 @@ func TestALossAfterAFailoverIsCounted(t *testing.T) {
 	}
 }
 
+// A take-over skips what it finds beyond the replicated state, and its partition goes back afterwards.
+func TestWhatATakeOverFoundIsSentAgainIfItIsLost(t *testing.T) {
+	t.Parallel()
+	c := startCopiedCluster(t, 1, 1)
+	l := &lossTest{T: t, brokers: c.brokers, fenced: true, names: []string{"a"}, lanes: map[sinks.Lane]sinks.LanePosition{}, settled: map[sinks.Lane]uint64{}}
+	l.open()
+	l.append(10)
+	l.publish()
+	l.store()
+	c.takeCopy()
+	found := len(l.journal)
+	l.append(20)
+	l.publish()
+	l.state, l.settled, l.journal = nil, map[sinks.Lane]uint64{}, slices.Clone(l.journal[found:])
+	for i := range l.journal {
+		l.journal[i].Offset = uint64(i + 1)
+		l.settled[laneOf(l, l.sink, l.journal[i].Change)] = l.journal[i].Offset
+	}
+	l.open()
+	l.append(1)
+	l.publish()
+	c.restoreCopy()
+	l.append(1)
+	l.publish()
+	l.wantAll()
+	if len(l.losses) == 0 || l.losses[0].From != 0 {
+		t.Errorf("the losses are %+v", l.losses)
+	}
+}
+
 // Another program writes to the topic, and has filled the offsets again before this one publishes.
 func TestALossIsFoundBehindTheRecordsOfOthers(t *testing.T) {
 	t.Parallel()
