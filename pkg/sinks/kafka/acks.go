@@ -298,7 +298,10 @@ func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks, newest u
 			if now.topic != p.topic {
 				continue
 			}
-			if p.covered = now.covered; len(now.marks) > 0 && now.end() > p.end() {
+			if p.covered = now.covered; len(now.marks) > 0 && now.end() > p.end() { // the tail
+				if n := len(p.marks); n > 0 {
+					now.marks[0].last = p.marks[n-1].last
+				}
 				p.marks, p.leaderEpoch = append(p.marks, now.marks...), now.leaderEpoch
 			}
 		}

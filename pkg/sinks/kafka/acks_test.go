@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
 
 // copiedCluster is a fake cluster with a disk that can be replaced by an older copy.
@@ -34,18 +34,11 @@ type copiedCluster struct {
 func startCopiedCluster(t *testing.T, brokers, partitions int) *copiedCluster {
 	t.Helper()
 	c := &copiedCluster{t: t, dir: filepath.Join(t.TempDir(), "data"), epochs: newEpochs()}
-	ports := make([]int, brokers)
-	for i := range ports {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ports[i] = ln.Addr().(*net.TCPAddr).Port
-		if err := ln.Close(); err != nil {
-			t.Fatal(err)
-		}
+	own, err := ports.Free(brokers) // also while it is stopped
+	if err != nil {
+		t.Fatal(err)
 	}
-	c.opts = []kfake.Opt{kfake.NumBrokers(brokers), kfake.Ports(ports...), kfake.DataDir(c.dir), kfake.SeedTopics(int32(partitions), topicA)}
+	c.opts = []kfake.Opt{kfake.NumBrokers(brokers), kfake.Ports(own...), kfake.DataDir(c.dir), kfake.SeedTopics(int32(partitions), topicA)}
 	c.start()
 	t.Cleanup(func() { c.running.Close() })
 	return c

@@ -137,9 +137,10 @@ func (l *fakeLives) recreate(random *rand.Rand, meanwhile func()) lives.Effect {
 	return lives.Removes
 }
 
-// goBack replaces the disk by an older copy, or takes one.
+// goBack replaces the disk by an older copy, or takes one. A copy with fewer partitions is none: lanes of the others then
+// wait for them, with a condition, until the exporter starts again.
 func (l *fakeLives) goBack(random *rand.Rand, meanwhile func()) lives.Effect {
-	if l.copied == 0 {
+	if l.copied == 0 || !l.recreated && l.copied != l.partitions {
 		l.c.takeCopy()
 		l.copied, l.recreated = l.partitions, false
 		return lives.Nothing

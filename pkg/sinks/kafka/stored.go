@@ -256,7 +256,7 @@ func (f *fence) recordEnd(read *cluster.Span, l topicLane, from int64) {
 	id := read.Shape.ID
 	if id == l.of.ID && from > read.End {
 		f.acks.recordCovered(read.Partition, id, from)
-	} else if read.Origin.End > 0 {
+	} else if read.Origin.End > 0 && f.isReplicated() {
 		f.acks.recordTail(ackPlace{read.Partition, cluster.TopicShape{ID: id, Partitions: l.of.Partitions}, read.Lead.Epoch}, read.Origin)
 	}
 	if known := f.partition(read.Partition); known.progressIn(id) == nil {
