@@ -187,13 +187,14 @@ func (p *process) takeOver(ctx context.Context, startPart func(func(context.Cont
 	}
 	startPart(func(ctx context.Context) error {
 		return retry(func() error {
-			if n, reason := p.writer.WaitingLanes(sinkName); n == 0 {
+			n, reason := p.writer.WaitingLanes(sinkName)
+			if n == 0 {
 				return nil
-			} else if err := p.writer.ReadWaitingLanes(ctx, sinkName, fenced); err != nil {
-				return err
-			} else {
-				return fmt.Errorf("%d lanes wait: %w", n, reason)
 			}
+			if err := p.writer.ReadWaitingLanes(ctx, sinkName, fenced); err != nil {
+				return err
+			}
+			return fmt.Errorf("%d lanes wait: %w", n, reason)
 		})
 	})
 	return nil
