@@ -35,11 +35,11 @@ MODULE_TESTS := $(addprefix test-module/,. $(NESTED)) test-allocations
 RACE ?=
 
 .PHONY: test
-test: vet parts ## Run every test, integration tests on real servers included
+test: vet parts ## Run the tests, on real servers; those that take long too with REQUIRE_INTEGRATION=1
 	$(MAKE) --no-print-directory --keep-going --jobs=2 $(MODULE_TESTS)
 
 .PHONY: race
-race: ## Run every test as the pipeline does, under the race detector
+race: ## Run the tests under the race detector; as the pipeline does with REQUIRE_INTEGRATION=1
 	$(MAKE) --no-print-directory test RACE=-race
 
 # Two modules at a time: their tests mostly wait for servers.
