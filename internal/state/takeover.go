@@ -159,8 +159,7 @@ func (t *takeOver) run(ctx context.Context) error {
 			return err
 		}
 	}
-	low := max(t.plan.offset, w.opts.Journal.Oldest()-1)
-	if err := w.opts.Journal.Settle(ctx, Sink, event.Cursor{Low: low}, nil); err != nil {
+	if err := w.opts.Journal.Settle(ctx, Sink, event.Cursor{Low: t.plan.offset}, nil); err != nil {
 		return err
 	}
 	t.publishSinks()
@@ -413,13 +412,13 @@ func (w *Writer) planStart(ctx context.Context, c stateContent) (p startPlan, er
 		if complete {
 			w.log.Warn("the replicated state is older than the journal; it is built again from the journal")
 		}
-		p.journal, p.resumed = rebuildState, true
+		p.journal, p.resumed, p.offset = rebuildState, true, j.Oldest()-1
 		return p, nil
 	case complete:
 	case lost:
 		p.lost = "the replicated state was lost"
 	case p.id == "" && c.meta.version == 0: // the journal and the state have both never been part of a replicated state
-		p.journal, p.resumed, p.id = rebuildState, newest > 0, newJournalID(p.generation)
+		p.journal, p.resumed, p.id, p.offset = rebuildState, newest > 0, newJournalID(p.generation), j.Oldest()-1
 		return p, j.SetID(ctx, p.id)
 	default:
 		p.lost = "the replicated state did not hold the first snapshot of the previous exporter"

@@ -654,6 +654,37 @@ func TestARebuiltStateLacksWhatNoDestinationHas(t *testing.T) {
 	}
 }
 
+// A state that is built from a journal which no longer has its oldest changes moves the journal's cursor from where these end:
+// before its first checkpoint is stored, too.
+func TestARebuiltStateCoversWhatTheJournalHasTrimmed(t *testing.T) {
+	w := newWorld(t, 1, false)
+	p := w.startProcess(nil)
+	body := make([]byte, 256<<10) // so that a few changes are worth a trim
+	for n := 1; p.journal.Oldest() <= 1; n++ {
+		for i := range body {
+			body[i] = byte(w.random.Uint32())
+		}
+		change := event.Change{Type: event.Updated, Resource: resources["pods"], Namespace: "ns", Name: "a", UID: "a", ResourceVersion: strconv.Itoa(n),
+			After: fmt.Appendf(nil, `"%x"`, body)}
+		o := event.Observation{Resource: change.Resource, Scope: "pods", Position: change.ResourceVersion, Changes: []*event.Change{&change}}
+		if err := errors.Join(p.journal.Append(t.Context(), o), p.journal.Flush(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		for _, sink := range append(p.members, Sink) {
+			if err := p.journal.Settle(t.Context(), sink, event.Cursor{Low: p.journal.Newest()}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := p.takeOver(); err != nil {
+		t.Fatal(err)
+	}
+	p.writer.checkpoints.rebuild = false
+	if err := p.writer.checkpoints.settleJournal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestKnownObjectRoundTrip(t *testing.T) {
 	for _, k := range []event.Known{
 		{UID: "0d5bd0ae-42f1-4d7e-9c6f-0b6a3f5e7c10", ResourceVersion: "12345"}, {UID: "0D5BD0AE-42F1-4D7E-9C6F-0B6A3F5E7C10", ResourceVersion: "0"},
