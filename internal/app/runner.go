@@ -1,12 +1,10 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"strings"
 	"sync"
@@ -163,11 +161,7 @@ func (r *runner) rewindCursor(ctx context.Context, lost *sinks.LostError) (event
 	if err != nil {
 		return event.Cursor{}, err
 	}
-	kept := r.journal.Oldest() - 1
-	back, missing := r.cursorBefore(lost, cursor, kept), lost.Gone
-	if lost.From < kept {
-		missing += min(kept-lost.From, cmp.Or(lost.Messages, math.MaxUint64))
-	}
+	back, missing := delivery.Rewind(lost, cursor, r.journal.Oldest()-1, r.sink)
 	r.log.Warn("the destination lost changes that it had accepted; those that the journal keeps are sent again",
 		"reason", lost.Reason, "after", back.Low, "upTo", max(cursor.Low, cursor.High), "lanes", len(lost.Lanes))
 	r.recordMissing(missing, lost.Reason)
@@ -180,23 +174,6 @@ func (r *runner) rewindCursor(ctx context.Context, lost *sinks.LostError) (event
 		return event.Cursor{}, fmt.Errorf("rewind to offset %d: %w", back.Low, err)
 	}
 	return back, nil
-}
-
-// cursorBefore returns the cursor before a loss. The journal keeps what follows kept. Only the lanes that have lost
-// something go back, unless changes of several lanes may be in one that stands for them.
-func (r *runner) cursorBefore(lost *sinks.LostError, cursor event.Cursor, kept uint64) event.Cursor {
-	named, known := r.sink.(sinks.LaneLister)
-	for lane := range cursor.Lanes {
-		known = known && !named.StandsForSeveral(sinks.Lane(lane))
-	}
-	if known && lost.Lanes != nil {
-		lanes := map[string]uint64{}
-		for lane, after := range lost.Lanes {
-			lanes[string(lane)] = max(after, kept)
-		}
-		return cursor.RewindLanes(lanes)
-	}
-	return event.Cursor{Low: min(max(lost.From, kept), cursor.Low), Layout: cursor.Layout, State: cursor.State}
 }
 
 // recordMissing counts changes that a destination has lost and that cannot be sent again.

@@ -654,8 +654,8 @@ func TestARebuiltStateLacksWhatNoDestinationHas(t *testing.T) {
 	}
 }
 
-// A state that is built from a journal which no longer has its oldest changes moves the journal's cursor from where these end:
-// before its first checkpoint is stored, too.
+// A state that is built from a journal which no longer has its oldest changes moves the journal's cursor from where these
+// end, before its first checkpoint is stored too.
 func TestARebuiltStateCoversWhatTheJournalHasTrimmed(t *testing.T) {
 	w := newWorld(t, 1, false)
 	p := w.startProcess(nil)

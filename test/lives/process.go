@@ -1,12 +1,10 @@
 package lives
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -289,27 +287,12 @@ func (p *process) rewind(ctx context.Context, lost *sinks.LostError) (event.Curs
 	if err != nil {
 		return cursor, err
 	}
-	kept := p.journal.Oldest() - 1
+	back, missing := delivery.Rewind(lost, cursor, p.journal.Oldest()-1, p.sink)
 	p.mu.Lock()
-	p.missing += lost.Gone
-	if lost.From < kept {
-		p.missing += min(kept-lost.From, cmp.Or(lost.Messages, math.MaxUint64))
-	}
+	p.missing += missing
 	p.mu.Unlock()
-	p.log.Info("loss", "from", lost.From, "lanes", lost.Lanes, "messages", lost.Messages, "gone", lost.Gone, "kept", kept, "reason", lost.Reason)
-	named, known := p.sink.(sinks.LaneLister)
-	for lane := range cursor.Lanes {
-		known = known && !named.StandsForSeveral(sinks.Lane(lane))
-	}
+	p.log.Info("loss", "from", lost.From, "lanes", lost.Lanes, "messages", lost.Messages, "gone", lost.Gone, "missing", missing, "reason", lost.Reason)
 	p.resending.Store(cursor.HighestOffset())
-	back := event.Cursor{Low: min(max(lost.From, kept), cursor.Low), Layout: cursor.Layout, State: cursor.State}
-	if known && lost.Lanes != nil {
-		lanes := map[string]uint64{}
-		for lane, after := range lost.Lanes {
-			lanes[string(lane)] = max(after, kept)
-		}
-		back = cursor.RewindLanes(lanes)
-	}
 	return back, p.Settle(ctx, back, nil)
 }
 
