@@ -46,8 +46,9 @@ type ackLog struct {
 
 	mu         sync.Mutex
 	partitions map[cluster.Partition]*partitionAcks
-	loss       *ackLoss  // nil: none, or the last one was accepted
-	warned     sync.Once // of a missing right
+	loss       *sinks.LostError             // until the caller goes back; nil: none
+	cuts       map[cluster.Partition]ackCut // what is left of the partitions of loss
+	warned     sync.Once                    // of a missing right
 }
 
 // partitionAcks is what was acknowledged in one partition.
@@ -56,14 +57,13 @@ type partitionAcks struct {
 	leaderEpoch int32     // one in which the partition held all of it; -1: unknown
 	marks       []ackMark // in the order of the partition
 	unplaced    uint64    // lowest offset in the journal of messages at an unknown place behind the marks; 0: none
-	covered     int64     // end of what the replicated state says earlier processes had acknowledged; 0: nothing
 	doubt       ackDoubt
 	begin       ackBegin
 	restored    ackRestored
 }
 
-// ackBegin is where the first lane to a partition began: without a mark, what an earlier process had in flight lies there or
-// later.
+// ackBegin is where a lane to a partition began, the first or one of after the topic grew: without a later mark, what an
+// earlier process had in flight lies there or behind it.
 type ackBegin struct {
 	end        int64
 	partitions int // that the topic had for the lane
@@ -86,24 +86,20 @@ const (
 	ackRefuted               // an answer has shown it
 )
 
-// ackMark is a place in a partition, behind an acknowledged batch.
+// ackMark is a place in a partition: behind an acknowledged batch, behind the last one of a tail that was read, which was in
+// flight before, or where the replicated state has the progress of other processes.
 type ackMark struct {
-	first      uint64 // lowest offset in the journal of the messages between the mark before and this one
-	last       uint64 // offset in the journal of the message before the mark
+	first      uint64 // lowest offset in the journal of the messages between the mark before and this one; 0: none
+	last       uint64 // offset in the journal of the message before the mark; 0: it is that of a tail
 	partitions int    // that the topic had for the lane
 	origin     protocol.Origin
 	begunAt    time.Time // zero: by an earlier process
 }
 
-// ackLoss is what partitions have lost, until the caller goes back.
-type ackLoss struct {
-	err  *sinks.LostError
-	cuts map[cluster.Partition]ackCut
-}
-
 // ackCut is what is left of a partition.
 type ackCut struct {
 	end         int64 // as far as is known, what lies before it was acknowledged and is still there
+	held        int64 // the partition has something up to here that may be it
 	marked      bool  // there is a mark at the end
 	partitions  int   // that the topic has now
 	leaderEpoch int32
@@ -117,10 +113,10 @@ func newAckLog(runCtx context.Context, start func(func()), c *cluster.Cluster, r
 
 // end is the offset behind everything that was acknowledged.
 func (p *partitionAcks) end() int64 {
-	if n := len(p.marks); n > 0 {
-		return max(p.covered, p.marks[n-1].origin.End)
+	if newest := p.newestMark(); newest != nil {
+		return newest.origin.End
 	}
-	return p.covered
+	return 0
 }
 
 type ackPlace struct {
@@ -167,11 +163,33 @@ func lowestOffset(a, b uint64) uint64 {
 	return min(a, b)
 }
 
+// isOfOthers reports whether other processes have published what lies between the mark before and this one.
+func (m ackMark) isOfOthers() bool { return m.origin.Producer == cluster.NoID }
+
+// newestMark returns the newest mark; nil if there is none.
+func (p *partitionAcks) newestMark() *ackMark {
+	if len(p.marks) == 0 {
+		return nil
+	}
+	return &p.marks[len(p.marks)-1]
+}
+
+// newestAck returns the newest mark behind what was acknowledged; nil if there is none.
+func (p *partitionAcks) newestAck() *ackMark {
+	for i := range slices.Backward(p.marks) {
+		if p.marks[i].last > 0 {
+			return &p.marks[i]
+		}
+	}
+	return nil
+}
+
 // addMark adds a mark, or moves the newest one while it is recent.
 func (p *partitionAcks) addMark(spacing time.Duration, m ackMark) {
-	if n := len(p.marks); n > 0 && p.marks[n-1].partitions == m.partitions && m.begunAt.Sub(p.marks[n-1].begunAt) < spacing {
-		newest := &p.marks[n-1]
-		newest.first, newest.last, newest.origin = min(newest.first, m.first), m.last, m.origin
+	newest := p.newestMark()
+	if newest != nil && newest.partitions == m.partitions && newest.isOfOthers() == m.isOfOthers() && (newest.last == 0) == (m.last == 0) &&
+		(m.last == 0 || m.begunAt.Sub(newest.begunAt) < spacing) {
+		newest.first, newest.last, newest.origin = lowestOffset(newest.first, m.first), m.last, m.origin
 		return
 	}
 	if p.marks = append(p.marks, m); len(p.marks) > maxAckMarks {
@@ -200,7 +218,7 @@ func (p *partitionAcks) mostDispensableMark() (at int) {
 // mergeMark removes a mark and adds its messages to the next one.
 func (p *partitionAcks) mergeMark(i int) {
 	removed, next := p.marks[i], &p.marks[i+1]
-	if next.first = min(next.first, removed.first); next.partitions != removed.partitions {
+	if next.first = lowestOffset(next.first, removed.first); next.partitions != removed.partitions {
 		next.partitions = 0
 	}
 	p.marks = slices.Delete(p.marks, i, i+1)
@@ -219,9 +237,8 @@ func (a *ackLog) recordBegin(lanes map[sinks.Lane]sinks.LanePosition) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for lane, position := range lanes {
-		l, ok := parseRecordedLane(lane)
-		if p := a.partitions[l.Partition]; ok && (p == nil || p.topic != l.of.ID) {
-			a.partitions[l.Partition] = &partitionAcks{topic: l.of.ID, leaderEpoch: -1, begin: ackBegin{int64(position), l.of.Partitions}}
+		if l, ok := parseRecordedLane(lane); ok {
+			a.partitionIn(l.Partition, l.of.ID).begin = ackBegin{int64(position), l.of.Partitions}
 		}
 	}
 }
@@ -229,8 +246,8 @@ func (a *ackLog) recordBegin(lanes map[sinks.Lane]sinks.LanePosition) {
 // place returns the end of what the previous process certainly had acknowledged, and the lane in which it had.
 func (p *partitionAcks) place(in cluster.Partition) (end int64, lane topicLane) {
 	end, partitions := p.begin.end, p.begin.partitions
-	if n := len(p.marks); n > 0 {
-		end, partitions = p.marks[n-1].origin.End, cmp.Or(p.marks[n-1].partitions, partitions)
+	if newest := p.newestAck(); newest != nil && newest.origin.End > end {
+		end, partitions = newest.origin.End, cmp.Or(newest.partitions, partitions)
 	}
 	return end, topicLane{in, cluster.TopicShape{ID: p.topic, Partitions: partitions}}
 }
@@ -246,18 +263,6 @@ func (p *partitionAcks) leaveFormerRouting(in cluster.Partition) {
 	for i := range p.marks {
 		p.marks[i].partitions = 0
 	}
-}
-
-// places returns what is known of each partition, without the marks before the newest.
-func (a *ackLog) places() map[cluster.Partition]*partitionAcks {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := map[cluster.Partition]*partitionAcks{}
-	for partition, p := range a.partitions {
-		end, lane := p.place(partition)
-		all[partition] = &partitionAcks{topic: p.topic, begin: ackBegin{end, lane.of.Partitions}}
-	}
-	return all
 }
 
 // creditRestored returns how many messages at the head of batch the previous process had acknowledged.
@@ -279,8 +284,8 @@ func (a *ackLog) trustRestored(newest uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range a.partitions {
-		if n := len(p.marks); n > 0 {
-			p.restored = ackRestored{min(p.marks[n-1].last, newest), p.marks[n-1].partitions}
+		if mark := p.newestAck(); mark != nil {
+			p.restored = ackRestored{min(mark.last, newest), mark.partitions}
 		}
 	}
 }
@@ -298,33 +303,47 @@ func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks, newest u
 			if now.topic != p.topic {
 				continue
 			}
-			if p.covered = now.covered; len(now.marks) > 0 && now.end() > p.end() { // the tail
-				if n := len(p.marks); n > 0 {
-					now.marks[0].last = p.marks[n-1].last
+			end := p.end()
+			for _, m := range now.marks {
+				if m.origin.End > end {
+					p.marks, p.leaderEpoch = append(p.marks, m), max(p.leaderEpoch, now.leaderEpoch)
 				}
-				p.marks, p.leaderEpoch = append(p.marks, now.marks...), now.leaderEpoch
 			}
 		}
 		a.partitions[partition] = p
 	}
 }
 
-// recordCovered records a position of the replicated state that lies behind the end of its partition.
-func (a *ackLog) recordCovered(partition cluster.Partition, topic protocol.TopicID, position int64) {
+// recordPosition records a position of the replicated state. One behind the end of its partition shows that this went back.
+func (a *ackLog) recordPosition(of ackPlace, position int64, isBehindEnd bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := a.partitionIn(partition, topic)
-	p.covered, p.doubt = max(p.covered, position), max(p.doubt, ackUncompared)
+	p := a.partitionIn(of.Partition, of.shape.ID)
+	if position > p.end() {
+		p.addMark(a.spacing, ackMark{partitions: of.shape.Partitions, origin: protocol.Origin{Producer: cluster.NoID, End: position}})
+	}
+	if p.leaderEpoch = max(p.leaderEpoch, of.leaderEpoch); isBehindEnd {
+		p.doubt = max(p.doubt, ackUncompared)
+	}
 }
 
-// recordTail records the last batch of what earlier processes had published beyond the replicated state. This process skips
-// its changes wherever they are in the journal, and sends them again if the partition loses them.
-func (a *ackLog) recordTail(of ackPlace, last protocol.Origin) {
+// recordTail records the last batch of a partition that was read to its end: this process skips what it finds there, and
+// sends that again if the partition loses it. first is the lowest offset in the journal of what is skipped already; 0: none.
+func (a *ackLog) recordTail(of ackPlace, last protocol.Origin, first uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p := a.partitionIn(of.Partition, of.shape.ID); last.End > p.end() {
-		p.addMark(a.spacing, ackMark{first: 1, partitions: of.shape.Partitions, origin: last})
+		p.addMark(a.spacing, ackMark{first: first, partitions: of.shape.Partitions, origin: last})
 		p.leaderEpoch = max(p.leaderEpoch, of.leaderEpoch)
+	}
+}
+
+// recordSkipped records that messages from an offset in the journal on were found in a tail, and are skipped.
+func (a *ackLog) recordSkipped(partition cluster.Partition, offset uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.partitions[partition]; p != nil && len(p.marks) > 0 {
+		p.newestMark().first = lowestOffset(p.newestMark().first, offset)
 	}
 }
 
@@ -358,37 +377,46 @@ func (a *ackLog) lostError() error {
 	if a.loss == nil {
 		return nil
 	}
-	return a.loss.err
+	return a.loss
 }
 
 // examine compares partitions, and all others if one of them went back: the caller goes back once for all. It returns why
 // some could not be compared.
 func (a *ackLog) examine(questions [][]cluster.Partition) (failed map[cluster.Partition]error, err error) {
 	asked := slices.Concat(questions...)
-	cuts, failed, err := a.comparePartitions(asked)
-	if len(cuts) == 0 || err != nil {
+	found, failed, err := a.comparePartitions(asked)
+	if len(found) == 0 || err != nil {
 		return failed, err
 	}
 	a.mu.Lock()
 	others := slices.DeleteFunc(slices.Collect(maps.Keys(a.partitions)), func(p cluster.Partition) bool { return slices.Contains(asked, p) })
 	a.mu.Unlock()
 	more, _, _ := a.comparePartitions(others)
-	maps.Copy(cuts, more)
-	a.recordLoss(cuts)
+	maps.Copy(found, more)
+	a.recordLoss(found)
 	return failed, nil
 }
 
+// comparedAcks is what was known of a partition when its comparison began.
+type comparedAcks struct {
+	partitionAcks
+	of  *partitionAcks
+	cut ackCut // once it is compared and went back
+}
+
 // comparePartitions returns the partitions that went back, and why some could not be compared.
-func (a *ackLog) comparePartitions(all []cluster.Partition) (cuts map[cluster.Partition]ackCut, failed map[cluster.Partition]error, err error) {
-	cuts, failed = map[cluster.Partition]ackCut{}, map[cluster.Partition]error{}
+func (a *ackLog) comparePartitions(all []cluster.Partition) (
+	lost map[cluster.Partition]*comparedAcks, failed map[cluster.Partition]error, err error,
+) {
+	lost, failed = map[cluster.Partition]*comparedAcks{}, map[cluster.Partition]error{}
 	var spans []*cluster.Span
-	known := map[cluster.Partition]*partitionAcks{}
+	known := map[cluster.Partition]*comparedAcks{}
 	a.mu.Lock()
 	for _, partition := range all {
 		if p := a.partitions[partition]; p != nil && known[partition] == nil {
-			copied := *p
-			copied.marks = slices.Clone(p.marks)
-			known[partition] = &copied
+			c := &comparedAcks{partitionAcks: *p, of: p}
+			c.marks = slices.Clone(p.marks)
+			known[partition] = c
 			spans = append(spans, &cluster.Span{Partition: partition, AskedEpoch: p.leaderEpoch})
 		}
 	}
@@ -397,26 +425,30 @@ func (a *ackLog) comparePartitions(all []cluster.Partition) (cuts map[cluster.Pa
 		return nil, nil, err
 	}
 	for _, s := range spans {
-		cut, verdict, err := a.compare(s, known[s.Partition])
+		c := known[s.Partition]
+		cut, verdict, err := a.compare(s, &c.partitionAcks)
 		switch {
 		case err != nil:
 			failed[s.Partition] = fmt.Errorf("%s: comparing it with what was acknowledged: %w", s.Partition, err)
 		case verdict == ackLost:
-			cuts[s.Partition] = cut
+			c.cut, lost[s.Partition] = cut, c
 		default:
-			a.recordHeld(s, verdict)
+			a.recordHeld(s, c, verdict)
 		}
 	}
-	return cuts, failed, nil
+	return lost, failed, nil
 }
 
-// recordHeld records that a partition holds what it had acknowledged, or is one of another topic.
-func (a *ackLog) recordHeld(s *cluster.Span, v ackVerdict) {
+// recordHeld records that a partition holds what it had acknowledged, or is one of another topic, unless it has become
+// another one meanwhile, or come into doubt.
+func (a *ackLog) recordHeld(s *cluster.Span, c *comparedAcks, v ackVerdict) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if p := a.partitions[s.Partition]; v == ackGone {
+	switch p := a.partitions[s.Partition]; {
+	case p != c.of || p.doubt != c.doubt:
+	case v == ackGone:
 		delete(a.partitions, s.Partition)
-	} else if p != nil {
+	default:
 		p.doubt, p.leaderEpoch = ackTrusted, s.Lead.Epoch
 	}
 }
@@ -458,7 +490,11 @@ func (a *ackLog) compare(s *cluster.Span, p *partitionAcks) (cut ackCut, v ackVe
 	case logEnd >= end && replicated < end:
 		return cut, v, errors.New("its replicas are not in sync yet")
 	case logEnd >= end:
-		if holds, err := a.holdsBatch(s, p); holds || err != nil {
+		newest := p.newestMark()
+		if newest.isOfOthers() {
+			return cut, ackIntact, nil
+		}
+		if holds, err := a.isAt(s, newest.origin, p.doubt != ackRefuted); holds || err != nil {
 			return cut, ackIntact, err
 		}
 	}
@@ -473,54 +509,55 @@ func (a *ackLog) compare(s *cluster.Span, p *partitionAcks) (cut ackCut, v ackVe
 	return cut, ackLost, err
 }
 
-// holdsBatch reports whether a partition still has the newest acknowledged batch. Without the right to read it, that is
-// believed as long as nothing refutes it.
-func (a *ackLog) holdsBatch(s *cluster.Span, p *partitionAcks) (bool, error) {
-	if len(p.marks) == 0 || p.covered > p.marks[len(p.marks)-1].origin.End {
-		return true, nil
-	}
-	holds, err := a.isAt(s, p.marks[len(p.marks)-1].origin)
+// isAt reports whether a partition has a batch where it was acknowledged, or compaction has removed it; believed without the
+// right to read it.
+func (a *ackLog) isAt(s *cluster.Span, o protocol.Origin, believed bool) (bool, error) {
+	now, found, err := a.reader.OriginAt(a.runCtx, s.Lead, s.Partition, o.End-1)
 	if errors.Is(err, kafka.TopicAuthorizationFailed) {
 		a.warned.Do(func() {
 			a.log.Warn("cannot read whether a partition still holds what it had acknowledged", "topic", s.Topic, "error", err,
 				"remedy", "grant READ on the topics")
 		})
-		return p.doubt != ackRefuted, nil
+		return believed, nil
 	}
-	return holds, err
-}
-
-// isAt reports whether a partition has a batch where it was acknowledged, or compaction has removed it.
-func (a *ackLog) isAt(s *cluster.Span, o protocol.Origin) (bool, error) {
-	now, found, err := a.reader.OriginAt(a.runCtx, s.Lead, s.Partition, o.End-1)
 	return err == nil && (!found || now == o), err
 }
 
 // findCut finds the newest mark before an end that the partition still has.
 func (a *ackLog) findCut(s *cluster.Span, marks []ackMark, first, end int64) (ackCut, error) {
 	for _, m := range slices.Backward(marks) {
-		if m.origin.End > end {
+		if m.origin.End > end || m.isOfOthers() {
 			continue
 		}
 		there, err := true, error(nil)
 		if m.origin.End > first {
-			there, err = a.isAt(s, m.origin)
+			there, err = a.isAt(s, m.origin, true)
 		}
-		if err != nil && !errors.Is(err, kafka.TopicAuthorizationFailed) {
+		if err != nil {
 			return ackCut{}, err
 		}
-		if there || err != nil {
-			return ackCut{end: m.origin.End, marked: true}, nil
+		if there {
+			return ackCut{end: m.origin.End, held: end, marked: true}, nil
 		}
 	}
-	return ackCut{end: end}, nil
+	return ackCut{end: end, held: end}, nil
 }
 
 // recordLoss records what partitions have lost. Only their lanes go back, unless a topic had another number of partitions
-// meanwhile: then its changes may have been in other lanes.
-func (a *ackLog) recordLoss(cuts map[cluster.Partition]ackCut) {
+// meanwhile: then its changes may have been in other lanes. While the caller has not accepted another loss, which has shown
+// it less, and where it has accepted one since the comparison, nothing is recorded: the next comparison finds what there is.
+func (a *ackLog) recordLoss(found map[cluster.Partition]*comparedAcks) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	cuts := map[cluster.Partition]ackCut{}
+	for partition, c := range found {
+		if a.partitions[partition] == c.of {
+			cuts[partition] = c.cut
+		}
+	}
+	if a.loss != nil || len(cuts) == 0 {
+		return
+	}
 	lost := &sinks.LostError{From: math.MaxUint64, Lanes: map[sinks.Lane]uint64{}, Reason: a.lossReason(cuts)}
 	everywhere := false
 	for partition, cut := range cuts {
@@ -533,12 +570,14 @@ func (a *ackLog) recordLoss(cuts map[cluster.Partition]ackCut) {
 		}
 		lost.From = min(lost.From, from-1)
 		lost.Lanes[laneName(partition.Topic, partition.Index, cut.partitions)] = from - 1
-		everywhere = everywhere || slices.ContainsFunc(p.marks, func(m ackMark) bool { return m.partitions != cut.partitions })
+		everywhere = everywhere || slices.ContainsFunc(p.marks, func(m ackMark) bool {
+			return m.partitions != cut.partitions && !m.isOfOthers()
+		})
 	}
 	if everywhere {
 		lost.Lanes = nil
 	}
-	a.loss = &ackLoss{lost, cuts}
+	a.loss, a.cuts = lost, cuts
 }
 
 // lossReason requires mu.
@@ -556,16 +595,22 @@ func (a *ackLog) lossReason(cuts map[cluster.Partition]ackCut) string {
 }
 
 // lostBehind returns the lowest offset in the journal of what lies behind a cut, 0 if nothing of this journal does; how many
-// messages these are at most; and how many more an earlier process had published.
+// messages these are at most; and how many more other processes had published.
 func (p *partitionAcks) lostBehind(cut ackCut) (from, messages, gone uint64) {
 	from = p.unplaced
 	end := cut.end
 	for _, m := range p.marks {
-		if !cut.marked || m.origin.End > cut.end {
-			from, end = lowestOffset(from, m.first), max(end, m.origin.End)
+		if cut.marked && m.origin.End <= cut.end {
+			continue
 		}
+		if from = lowestOffset(from, m.first); m.isOfOthers() {
+			gone += uint64(max(0, m.origin.End-max(end, cut.held)))
+		} else {
+			messages += uint64(max(0, m.origin.End-end))
+		}
+		end = max(end, m.origin.End)
 	}
-	return from, uint64(end - cut.end), uint64(max(0, p.covered-end))
+	return from, messages, gone
 }
 
 // acceptLoss forgets what the partitions have lost, because the caller sends it again, and returns what is left of them.
@@ -575,19 +620,24 @@ func (a *ackLog) acceptLoss() map[cluster.Partition]ackCut {
 	if a.loss == nil {
 		return nil
 	}
-	cuts := a.loss.cuts
+	cuts := a.cuts
 	for partition, cut := range cuts {
-		if p := a.partitions[partition]; p != nil {
-			p.marks = slices.DeleteFunc(p.marks, func(m ackMark) bool { return !cut.marked || m.origin.End > cut.end })
-			p.unplaced, p.covered, p.doubt, p.leaderEpoch = 0, 0, ackTrusted, cut.leaderEpoch
-			p.begin, p.restored = ackBegin{cut.end, cut.partitions}, ackRestored{}
+		p := a.partitions[partition]
+		if p == nil || p.doubt != ackRefuted { // it is one of another topic by now
+			delete(cuts, partition)
+			continue
+		}
+		_, lane := p.place(partition)
+		a.partitions[partition] = &partitionAcks{
+			topic: p.topic, leaderEpoch: cut.leaderEpoch, begin: ackBegin{cut.end, lane.of.Partitions},
+			marks: slices.DeleteFunc(p.marks, func(m ackMark) bool { return !cut.marked || m.origin.End > cut.end }),
 		}
 	}
-	if a.loss.err.Lanes == nil { // all lanes go back, and what was in one may be for another one now
+	if a.loss.Lanes == nil { // all lanes go back, and what was in one may be for another one now
 		for _, p := range a.partitions {
 			p.restored = ackRestored{}
 		}
 	}
-	a.loss = nil
+	a.loss, a.cuts = nil, nil
 	return cuts
 }

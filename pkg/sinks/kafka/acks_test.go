@@ -15,7 +15,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
@@ -430,6 +433,74 @@ func TestWhatATakeOverFoundIsSentAgainIfItIsLost(t *testing.T) {
 	}
 }
 
+// What a killed process had in flight is found by the next one, and skipped. When the partition loses it later, it is sent
+// again, from the first change of it.
+func TestWhatARestartFoundIsSentAgainIfItIsLost(t *testing.T) {
+	t.Parallel()
+	for _, later := range []int{0, 1} {
+		t.Run(fmt.Sprintf("%d later", later), func(t *testing.T) {
+			t.Parallel()
+			c := startCopiedCluster(t, 1, 1)
+			l := &lossTest{T: t, brokers: c.brokers, names: []string{"a"}, lanes: map[sinks.Lane]sinks.LanePosition{}, settled: map[sinks.Lane]uint64{}}
+			l.open()
+			l.append(10)
+			l.publish()
+			l.store()
+			c.takeCopy()
+			l.append(20)
+			l.publish()
+			l.open()
+			l.append(later)
+			l.publish()
+			l.wantAll()
+			c.restoreCopy()
+			for range 2 { // the answer to the first shows the loss
+				l.append(1)
+				l.publish()
+			}
+			l.wantAll()
+			if len(l.losses) != 1 || l.losses[0].From != 10 {
+				t.Errorf("the losses are %+v", l.losses)
+			}
+		})
+	}
+}
+
+// What others had published is counted apart from what the journal has, however often they alternate.
+func TestALossCountsWhatOthersHadPublished(t *testing.T) {
+	t.Parallel()
+	of := ackPlace{cluster.Partition{Topic: topicA}, cluster.TopicShape{ID: protocol.TopicID{1}, Partitions: 1}, 1}
+	a := &ackLog{partitions: map[cluster.Partition]*partitionAcks{}}
+	acknowledge := func(first uint64, base int64, records int) {
+		offsets := []uint64{first, first + uint64(records) - 1}
+		a.recordAck(of, &inFlightBatch{offsets: offsets, records: records, written: connection.Written{BaseOffset: base}}, record.ProducerSequence{})
+	}
+	acknowledge(1, 0, 100)
+	a.recordPosition(of, 150, false)
+	a.recordTail(of, protocol.Origin{End: 170}, 1)
+	acknowledge(200, 170, 30)
+	a.recordPosition(of, 260, false)
+	p := a.partitions[of.Partition]
+	for end, want := range map[int64][3]uint64{
+		200: {0, 0, 60},
+		170: {200, 30, 60},
+		150: {1, 50, 60},
+		120: {1, 50, 90},
+		40:  {1, 110, 110},
+	} {
+		cut := ackCut{end: end, held: end}
+		for _, m := range p.marks {
+			if m.origin.End <= end && !m.isOfOthers() {
+				cut.end, cut.marked = m.origin.End, true
+			}
+		}
+		from, messages, gone := p.lostBehind(cut)
+		if got := [3]uint64{from, messages, gone}; got != want {
+			t.Errorf("cut at %d: %v, want %v", end, got, want)
+		}
+	}
+}
+
 // Another program writes to the topic, and has filled the offsets again before this one publishes.
 func TestALossIsFoundBehindTheRecordsOfOthers(t *testing.T) {
 	t.Parallel()
@@ -458,7 +529,7 @@ func TestTheMarksOfAPartitionReachFarBack(t *testing.T) {
 	p := &partitionAcks{}
 	const batches = 100_000
 	for i := range int64(batches) {
-		p.addMark(0, ackMark{first: uint64(i) + 1, partitions: 1, origin: protocol.Origin{End: i + 1}})
+		p.addMark(0, ackMark{first: uint64(i) + 1, last: uint64(i) + 1, partitions: 1, origin: protocol.Origin{End: i + 1}})
 	}
 	if len(p.marks) > maxAckMarks {
 		t.Fatalf("%d marks", len(p.marks))

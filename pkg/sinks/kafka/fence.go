@@ -682,8 +682,10 @@ func (j *journalFence) newFence() *fence {
 func (j *journalFence) replaceFence() {
 	before, f := j.current.Load(), j.newFence()
 	parts := before.storedParts()
-	parts.acks = j.sink.acks.places()
+	j.sink.acks.mu.Lock()
+	parts.acks = j.sink.acks.partitions
 	f.resume(parts)
+	j.sink.acks.mu.Unlock()
 	j.current.Store(f)
 	j.sink.fence.CompareAndSwap(before, f)
 }

@@ -261,7 +261,7 @@ func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
 	found := map[string]bool{}
 	lane := recordedLane(s.lane, s.topic)
 	from := map[sinks.Lane]sinks.LanePosition{lane: sinks.LanePosition(s.progress.deliveredUpTo.Load())}
-	failed, err := readTail(ctx, s.partition.reader, s.fence, from, func(_ sinks.Lane, e sinks.Emitted) error {
+	failed, err := readTail(ctx, s.partition.reader, s.fence, from, false, func(_ sinks.Lane, e sinks.Emitted) error {
 		if len(found) < maxFoundIDs {
 			found[e.ID] = true
 		}
@@ -283,6 +283,9 @@ func (s *fencedSequencer) creditWritten(batch []sinks.Message) int {
 	n := 0
 	for n < len(batch) && s.foundIDs[batch[n].Change.ID()] {
 		n++
+	}
+	if n > 0 {
+		s.fence.acks.recordSkipped(s.partition.id(), batch[0].Offset)
 	}
 	if n < len(batch) {
 		s.foundIDs = nil

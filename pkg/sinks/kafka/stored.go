@@ -189,7 +189,7 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 		lanes = maps.Clone(lanes)
 		maps.DeleteFunc(lanes, func(lane sinks.Lane, _ sinks.LanePosition) bool { return failed[lane] != nil })
 	}
-	waiting, err = readTail(ctx, reader, f, lanes, emitted)
+	waiting, err = readTail(ctx, reader, f, lanes, true, emitted)
 	if err == nil {
 		maps.Copy(waiting, failed)
 	}
@@ -199,8 +199,9 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 // readTail reads lanes from their positions to their ends, and returns those that it could not read. Lanes to one partition,
 // as before and after a topic grew, are read one after the other. With a fence only records under the producer IDs of its
 // group count: another deployment may write objects of the same names to the topic, and a forged record has another producer
-// ID. It also records the ends then, which saves a request before the first batch of each lane.
-func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.LanePosition,
+// ID. It also records the ends then, which saves a request before the first batch of each lane. takeOver: other processes
+// have published what is found, and what lies before it.
+func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.LanePosition, takeOver bool,
 	emitted func(sinks.Lane, sinks.Emitted) error,
 ) (failed map[sinks.Lane]error, err error) {
 	var calling sync.Mutex // brokers are read concurrently, and emitted is called by one goroutine at a time
@@ -235,7 +236,7 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 			if one.Err != nil {
 				unreadable[one.Partition] = one.Err
 			} else if lane := laneOfSpan[one]; f != nil && one.Known {
-				f.recordEnd(one, round[lane], int64(lanes[lane]))
+				f.recordEnd(one, round[lane], int64(lanes[lane]), takeOver)
 			}
 		}
 	}
@@ -250,14 +251,18 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 	return failed, nil
 }
 
-// recordEnd records the end of a partition that was read from where a lane had got to, and what that was. A lane that had
-// got further shows that the partition went back.
-func (f *fence) recordEnd(read *cluster.Span, l topicLane, from int64) {
-	id := read.Shape.ID
-	if id == l.of.ID && from > read.End {
-		f.acks.recordCovered(read.Partition, id, from)
-	} else if read.Origin.End > 0 && f.isReplicated() {
-		f.acks.recordTail(ackPlace{read.Partition, cluster.TopicShape{ID: id, Partitions: l.of.Partitions}, read.Lead.Epoch}, read.Origin)
+// recordEnd records the end of a partition that was read from where a lane had got to, and what that was. After a take-over
+// changes of it are skipped wherever they are in the journal.
+func (f *fence) recordEnd(read *cluster.Span, l topicLane, from int64, takeOver bool) {
+	id, skipped := read.Shape.ID, uint64(0)
+	place := ackPlace{read.Partition, cluster.TopicShape{ID: id, Partitions: l.of.Partitions}, read.Lead.Epoch}
+	if takeOver {
+		if skipped = 1; id == l.of.ID {
+			f.acks.recordPosition(place, from, from > read.End)
+		}
+	}
+	if read.Origin.End > 0 {
+		f.acks.recordTail(place, read.Origin, skipped)
 	}
 	if known := f.partition(read.Partition); known.progressIn(id) == nil {
 		f.startPartition(read.Partition, id, read.End, known.isUnfencedIn(id))

@@ -19,17 +19,21 @@ type formerLayouts struct {
 	partitions map[string]int
 }
 
-// restore sets the layouts that the newest acknowledgements of the previous process show.
+// restore sets the layouts that the previous process knew last: a topic that is not recreated only grows.
 func (m *formerLayouts) restore(acks map[cluster.Partition]*partitionAcks, newest uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.newest, m.partitions = newest, map[string]int{}
-	last := map[string]uint64{}
+	last := map[string]*partitionAcks{}
 	for partition, p := range acks {
-		_, lane := p.place(partition)
-		known := m.partitions[partition.Topic]
-		if upTo := p.restored.upTo; lane.of.Partitions > 0 && (known == 0 || upTo > last[partition.Topic]) {
-			m.partitions[partition.Topic], last[partition.Topic] = lane.of.Partitions, upTo
+		if known := last[partition.Topic]; known == nil || p.restored.upTo > known.restored.upTo {
+			last[partition.Topic] = p
+		}
+	}
+	for partition, p := range acks {
+		if p.topic == last[partition.Topic].topic {
+			_, lane := p.place(partition)
+			m.partitions[partition.Topic] = max(m.partitions[partition.Topic], lane.of.Partitions)
 		}
 	}
 }
