@@ -279,25 +279,16 @@ func (a *ackLog) creditRestored(partition cluster.Partition, shape cluster.Topic
 	return n
 }
 
-// trustRestored makes messages up to newest count as acknowledged if the previous process had them acknowledged.
-func (a *ackLog) trustRestored(newest uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range a.partitions {
-		if mark := p.newestAck(); mark != nil {
-			p.restored = ackRestored{min(mark.last, newest), mark.partitions}
-		}
-	}
-}
-
 // restore adds what the previous process knew; newest is 0 if it had other messages. What a replicated state says is newer
-// than what the journal does.
-func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks, newest uint64) {
+// than what the journal does. trusted: messages up to newest count as acknowledged if the previous process had them so.
+func (a *ackLog) restore(previous map[cluster.Partition]*partitionAcks, newest uint64, trusted bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for partition, p := range previous {
 		if newest == 0 {
 			p.leaveFormerRouting(partition)
+		} else if mark := p.newestAck(); trusted && mark != nil {
+			p.restored = ackRestored{min(mark.last, newest), mark.partitions}
 		}
 		if now := a.partitions[partition]; now != nil {
 			if now.topic != p.topic {
@@ -468,6 +459,12 @@ func (a *ackLog) compare(s *cluster.Span, p *partitionAcks) (cut ackCut, v ackVe
 		s.EpochEnd = -1
 	}
 	switch {
+	case end > 0 && errors.Is(s.Err, cluster.ErrNoPartition) && s.Shape.ID == p.topic: // all brokers are from before it grew, or one lags
+		shapes, complete := a.cluster.TopicShapes(a.runCtx, []string{s.Topic}, shapeTimeout)
+		if now := shapes[s.Topic]; complete && now.ID == p.topic && int(s.Index) >= now.Partitions {
+			return ackCut{partitions: now.Partitions}, ackLost, nil
+		}
+		return cut, ackIntact, nil
 	case errors.Is(s.Err, kafka.UnknownTopicOrPartition), errors.Is(s.Err, cluster.ErrNoPartition):
 		return cut, ackIntact, nil // if the topic is created again, it has another ID
 	case errors.Is(s.Err, kafka.UnsupportedVersion):
@@ -625,6 +622,10 @@ func (a *ackLog) acceptLoss() map[cluster.Partition]ackCut {
 		p := a.partitions[partition]
 		if p == nil || p.doubt != ackRefuted { // it is one of another topic by now
 			delete(cuts, partition)
+			continue
+		}
+		if int(partition.Index) >= cut.partitions {
+			delete(a.partitions, partition)
 			continue
 		}
 		_, lane := p.place(partition)

@@ -82,10 +82,6 @@ func (b *batchEncoder) reencodeBatch(ctx context.Context, f *inFlightBatch, mess
 	return err
 }
 
-func (b *batchEncoder) recordTooLarge(f *inFlightBatch) {
-	b.refusedBytes = min(b.refusedBytes, f.size())
-}
-
 // halveNextBatch makes the next batch half of f.
 func (b *batchEncoder) halveNextBatch(f *inFlightBatch) { b.maxRecords = len(f.offsets) / 2 }
 

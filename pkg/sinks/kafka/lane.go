@@ -259,7 +259,7 @@ func (l *lane) deliverWindow(ctx context.Context) error {
 			l.settleFirst()
 			return nil
 		case protocol.TooLarge:
-			l.encoder.recordTooLarge(first)
+			l.encoder.refusedBytes = min(l.encoder.refusedBytes, first.size())
 			if first.size() <= l.partition.topic.currentLimit() {
 				l.partition.topics.readLimit(ctx, l.partition.topic)
 			}

@@ -131,10 +131,9 @@ func (l *fakeLives) recreate(random *rand.Rand, meanwhile func()) lives.Effect {
 	return lives.Removes
 }
 
-// goBack replaces the disk by an older copy, or takes one. A copy with fewer partitions is none: lanes of the others then
-// wait for them, with a condition, until the exporter starts again.
+// goBack replaces the disk by an older copy, or takes one.
 func (l *fakeLives) goBack(random *rand.Rand, meanwhile func()) lives.Effect {
-	if l.copied == 0 || !l.recreated && l.copied != l.partitions {
+	if l.copied == 0 {
 		l.c.takeCopy()
 		l.copied, l.recreated = l.partitions, false
 		return lives.Nothing

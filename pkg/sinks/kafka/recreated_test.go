@@ -323,13 +323,13 @@ func TestABrokerThatLagsBehindTheGrowthOfATopicReplacesNoLanes(t *testing.T) {
 	mustPublish(t, s, lane, pods("a", 1, 3))
 	used := s.topics.topicByName(topicA)
 	grown := used.layout.Load()
-	s.topics.setLayout(used, &cluster.Layout{ID: grown.ID, Leads: grown.Leads[:3], Replicas: grown.Replicas})
+	s.topics.setLayout(t.Context(), used, &cluster.Layout{ID: grown.ID, Leads: grown.Leads[:3], Replicas: grown.Replicas})
 	if due := s.PendingRepartitions(); len(due) > 0 {
 		t.Errorf("lanes are replaced: %v", due)
 	}
 	mustPublish(t, s, lane, pods("a", 3, 5))
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 5)
-	s.topics.setLayout(used, &cluster.Layout{ID: protocol.TopicID{1}, Leads: grown.Leads[:3], Replicas: grown.Replicas})
+	s.topics.setLayout(t.Context(), used, &cluster.Layout{ID: protocol.TopicID{1}, Leads: grown.Leads[:3], Replicas: grown.Replicas})
 	if due := s.PendingRepartitions(); len(due) != 1 || !due[0].Lost {
 		t.Errorf("the lanes of a deleted topic are replaced by %v", due)
 	}

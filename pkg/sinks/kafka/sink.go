@@ -267,9 +267,8 @@ func (s *Sink) RestoreState(stored []byte, newest uint64, save func(ctx context.
 		f.resume(previous)
 	}
 	s.schemas.restore(previous.schemas)
-	s.acks.restore(previous.acks, newest)
-	if !s.fence.Load().isReplicated() && newest > 0 { // otherwise the tails hold what was in flight, or it was something else
-		s.acks.trustRestored(newest)
+	trusted := newest > 0 && !s.fence.Load().isReplicated() // otherwise it was something else, or the tails hold what was in flight
+	if s.acks.restore(previous.acks, newest, trusted); trusted {
 		s.former.restore(previous.acks, newest)
 	}
 	return nil

@@ -190,10 +190,27 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 		maps.DeleteFunc(lanes, func(lane sinks.Lane, _ sinks.LanePosition) bool { return failed[lane] != nil })
 	}
 	waiting, err = readTail(ctx, reader, f, lanes, true, emitted)
-	if err == nil {
+	if err == nil && f != nil {
+		f.leaveOutMissing(ctx, waiting)
 		maps.Copy(waiting, failed)
 	}
 	return waiting, err
+}
+
+// leaveOutMissing removes the lanes to partitions that do not exist any more: they hold nothing.
+func (f *fence) leaveOutMissing(ctx context.Context, waiting map[sinks.Lane]error) {
+	var unknown []*cluster.Span
+	for lane, err := range waiting {
+		if l, _ := parseRecordedLane(lane); errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, cluster.ErrNoPartition) {
+			unknown = append(unknown, &cluster.Span{Partition: l.Partition})
+		}
+	}
+	var check leaderCheck
+	check.addMissing(ctx, f.cluster, unknown)
+	maps.DeleteFunc(waiting, func(lane sinks.Lane, _ error) bool {
+		l, _ := parseRecordedLane(lane)
+		return slices.Contains(check.missing, l.Partition)
+	})
 }
 
 // readTail reads lanes from their positions to their ends, and returns those that it could not read. Lanes to one partition,

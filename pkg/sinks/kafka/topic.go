@@ -85,15 +85,18 @@ func (c *topicCatalog) refreshLayout(ctx context.Context, t *topic, seen *cluste
 		}
 		t.schemas.Store(&ids)
 	}
-	return c.setLayout(t, now), nil
+	return c.setLayout(ctx, t, now), nil
 }
 
 // setLayout records the layout of a topic and returns it, or the one before: a broker that lags may not know all partitions
-// of a topic yet.
-func (c *topicCatalog) setLayout(t *topic, now *cluster.Layout) *cluster.Layout {
+// of a topic yet. If all brokers agree, they were restored from before it grew.
+func (c *topicCatalog) setLayout(ctx context.Context, t *topic, now *cluster.Layout) *cluster.Layout {
 	before := t.layout.Load()
 	if before != nil && before.ID == now.ID && now.ID != (protocol.TopicID{}) && len(now.Leads) < len(before.Leads) {
-		return before
+		shapes, complete := c.cluster.TopicShapes(ctx, []string{t.name}, shapeTimeout)
+		if !complete || shapes[t.name].Partitions != len(now.Leads) {
+			return before
+		}
 	}
 	t.layout.Store(now)
 	if before == nil || len(before.Leads) != len(now.Leads) {
@@ -155,7 +158,7 @@ func (c *topicCatalog) checkLayouts(ctx context.Context, topics []*topic) {
 	}
 	for _, t := range topics {
 		if now := found[t.name]; now != nil && now.Err == nil && len(now.Leads) > 0 && t.layout.Load() != nil {
-			c.setLayout(t, now)
+			c.setLayout(ctx, t, now)
 		}
 	}
 }

@@ -122,14 +122,6 @@ func (t *throttle) RecordThrottle(wait time.Duration) {
 	}
 }
 
-func (t *throttle) setRemaining(left time.Duration) {
-	t.set.mu.Lock()
-	defer t.set.mu.Unlock()
-	t.readyAt = time.Now().Add(left)
-	close(t.changed)
-	t.changed = make(chan struct{})
-}
-
 // endCheck reports whether the throttle time is over, and then no longer being checked.
 func (t *throttle) endCheck() bool {
 	t.set.mu.Lock()
@@ -178,7 +170,11 @@ func (t *throttle) checkUntilReady() {
 			continue
 		}
 		if left, err := t.set.query(t.set.ctx, t.to); err == nil { // else the announced time counts
-			t.setRemaining(left)
+			t.set.mu.Lock()
+			t.readyAt = time.Now().Add(left)
+			close(t.changed)
+			t.changed = make(chan struct{})
+			t.set.mu.Unlock()
 		}
 	}
 	t.set.replace(t.to)

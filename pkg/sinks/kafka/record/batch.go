@@ -135,19 +135,14 @@ func (e *Encoder) appendBatch(dst []byte, records int, s ProducerSequence) ([]by
 		return nil, err
 	}
 	e.writeHeader(dst[start:], records, s)
-	e.trimBuffer()
+	if cap(e.records) > 2*MaxBatchBytes { // one unusually large change made it grow
+		e.records = nil
+	}
 	return dst, nil
 }
 
 // RawBytes returns the size of the records of the last batch before compression.
 func (e *Encoder) RawBytes() int { return len(e.records) }
-
-// trimBuffer drops a buffer that one unusually large change made grow.
-func (e *Encoder) trimBuffer() {
-	if cap(e.records) > 2*MaxBatchBytes {
-		e.records = nil
-	}
-}
 
 // SetTimestamp writes the timestamp of all records, and the checksum that makes the batch valid. The timestamp is the time
 // of sending: brokers expire records and producers by it, and refuse one too far from their own clock. The time of

@@ -390,9 +390,12 @@ func (s *Store) sendPending(ctx context.Context) error {
 		case protocol.Fenced:
 			return s.transactional.SinkError(ctx, err)
 		case protocol.OutOfSequence:
-			if err := s.renumberPending(ctx); err != nil {
+			// The numbers of a new epoch fence the old ones. The batch may be written twice then, which is harmless: its entries are
+			// the newest of their keys.
+			if err := s.advanceEpoch(s.fencePartition(ctx, s.current)); err != nil {
 				return err
 			}
+			record.SetSequence(s.inDoubt.bytes, s.currentSequence())
 		case protocol.Mistimed:
 			stamp = time.Time{}
 		case protocol.Unauthorized:
@@ -412,16 +415,6 @@ func (s *Store) sendPending(ctx context.Context) error {
 			s.inDoubt.bytes = append([]byte(nil), s.inDoubt.bytes...)
 		}
 	}
-}
-
-// renumberPending gives the batch in doubt numbers of a new epoch, which fences the old numbers. It may be written twice
-// then, which is harmless: the entries are the newest of their keys.
-func (s *Store) renumberPending(ctx context.Context) error {
-	err := s.advanceEpoch(s.fencePartition(ctx, s.current))
-	if err == nil {
-		record.SetSequence(s.inDoubt.bytes, s.currentSequence())
-	}
-	return err
 }
 
 // produceOnce sends the batch in doubt once and returns its offset, and that of the oldest record; below zero if the broker
