@@ -108,15 +108,3 @@ func FuzzTemplateIsItsPartsOrAnError(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkTemplateAppend(b *testing.B) {
-	template, err := ParseTemplate("k8s.{cluster}.{group}.{resource}.{namespace}.{name}")
-	if err != nil {
-		b.Fatal(err)
-	}
-	c, buf := newDeployment(), make([]byte, 0, 256)
-	b.ReportAllocs()
-	for b.Loop() {
-		buf = template.AppendName(buf[:0], c, nil)
-	}
-}

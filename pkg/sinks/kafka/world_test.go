@@ -101,9 +101,8 @@ func requestContains(t testing.TB, request kmsg.Request, text string) bool {
 }
 
 // randomText returns n bytes of text that does not compress.
-func randomText(n int) string { return randomTextFrom(rand.New(rand.NewPCG(1, 2)), n) }
-
-func randomTextFrom(source *rand.Rand, n int) string {
+func randomText(n int) string {
+	source := rand.New(rand.NewPCG(1, 2))
 	const alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 	b := make([]byte, n)
 	for i := range b {

@@ -147,23 +147,3 @@ func FuzzBatches(f *testing.F) {
 		})
 	})
 }
-
-// BenchmarkReadBatches reads 400 records, in batches as a trickle of changes has them and as a flood does.
-func BenchmarkReadBatches(b *testing.B) {
-	for _, size := range []int{1, 4, 100} {
-		b.Run(fmt.Sprintf("%d records", size), func(b *testing.B) {
-			sizes := make([]int, 400/size)
-			for i := range sizes {
-				sizes[i] = size
-			}
-			all, records := encodeBatches(b, "zstd", sizes...), 0
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := all.EachRecord(0, nil, func(*protocol.Record) error { records++; return nil }); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(records), "ns/record")
-		})
-	}
-}
