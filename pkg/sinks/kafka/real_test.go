@@ -2,12 +2,9 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"path/filepath"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -70,105 +67,25 @@ func restartBroker(t testing.TB, b *broker.Broker) {
 func TestContractOnApacheKafka(t *testing.T) {
 	t.Parallel()
 	b := startKafka(t)
-	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
-		t.Run(compression, func(t *testing.T) {
-			cfg := Config{
-				Brokers: b.Brokers(), Topic: "k8s." + compression + ".{resource}", Compression: compression,
-				CreateTopics: CreateTopics{Enabled: true, Partitions: 4, Configs: []TopicConfig{{"cleanup.policy", "delete"}}},
-			}
-			h := sinktest.Harness{
-				New: func(t testing.TB) sinks.Sink { return openUnclosedSink(t, cfg) },
-				Read: func(t testing.TB) []sinktest.Delivered {
-					return deliveredRecords(readTopicsWithPrefix(t, b.Brokers(), "k8s."+compression+"."))
-				},
-				Key:        (*event.Change).Key,
-				ExactRetry: true, ExactRestart: true,
-				Topics: []string{"k8s." + compression + ".audit.{resource}", "k8s." + compression + ".copy.{resource}"},
-			}
-			if compression == "zstd" { // an outage of a real broker lasts seconds: once is enough
-				h.Cut = func(t testing.TB) {
-					if err := b.Kill(); err != nil {
-						t.Fatal(err)
-					}
-				}
-				h.Restore = func(t testing.TB) { restartBroker(t, b) }
-			}
-			sinktest.Run(t, h)
-		})
+	cfg := Config{
+		Brokers: b.Brokers(), Topic: "k8s.{resource}",
+		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, Configs: []TopicConfig{{"cleanup.policy", "delete"}}},
 	}
-}
-
-func TestKilledBrokersLoseAndRepeatNothing(t *testing.T) {
-	require.Long(t)
-	t.Parallel()
-	const partitions, each, kills = 4, 25_000, 3
-	b := startKafka(t)
-	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, RequestTimeout: 5 * time.Second, BatchBytes: 8 * minBatchBytes,
-		CreateTopics: CreateTopics{Enabled: true, Partitions: partitions}})
-	laneOf(t, s, pod("a", 1))
-
-	// Bounds how many batches a lane is ahead of the kills, so that batches are left for each outage.
-	progress, killed := make(chan struct{}, 200), make(chan struct{})
-	var lanes sync.WaitGroup
-	for p := range partitions {
-		lane := laneName(topicA, int32(p), partitions)
-		lanes.Go(func() {
-			for from := 1; from <= each; from += 100 {
-				publishUntilAccepted(t, s, lane, pods("p"+itoa(p), from, from+100))
-				select {
-				case progress <- struct{}{}:
-				case <-killed:
-				}
+	sinktest.Run(t, sinktest.Harness{
+		New: func(t testing.TB) sinks.Sink { return openUnclosedSink(t, cfg) },
+		Read: func(t testing.TB) []sinktest.Delivered {
+			return deliveredRecords(readTopicsWithPrefix(t, b.Brokers(), "k8s."))
+		},
+		Key:        (*event.Change).Key,
+		ExactRetry: true, ExactRestart: true,
+		Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
+		Cut: func(t testing.TB) {
+			if err := b.Kill(); err != nil {
+				t.Fatal(err)
 			}
-		})
-	}
-	for range kills {
-		for range 30 { // some batches of any lane between two kills
-			<-progress
-		}
-		if err := b.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		restartBroker(t, b)
-		for range len(progress) { // of before this kill
-			<-progress
-		}
-	}
-	close(killed)
-	lanes.Wait()
-	wantStreams(t, readTopics(t, b.Brokers(), topicA), partitions, each)
-}
-
-func TestARealBrokerRejectsOnlyTheLargeRecord(t *testing.T) {
-	t.Parallel()
-	b := startKafka(t)
-	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CheckTopics: checkRequire, CreateTopics: CreateTopics{
-		Enabled: true, Partitions: 1, Configs: []TopicConfig{{"max.message.bytes", "30000"}},
-	}}
-	openWithTopic(t, cfg)
-	s := openSink(t, cfg) // checks the topic of the other
-	lane := laneOf(t, s, pod("a", 1))
-	messages := pods("a", 1, 3000)
-	large := *messages[1500].Change
-	large.After = []byte(`{"x":"` + randomText(60_000) + `"}`)
-	messages[1500].Change = &large
-	n, err := publishUntilRejected(t, s, lane, messages)
-	var rejected *sinks.RejectedError
-	if n != 1500 || !errors.As(err, &rejected) || !rejected.TooLarge {
-		t.Fatalf("published %d: %v; want 1500 and a rejection of the large one", n, err)
-	}
-	publishUntilAccepted(t, s, lane, messages[1501:])
-	records := readTopics(t, b.Brokers(), topicA)
-	wantVersions(t, records[:1500], 1, 1501)
-	wantVersions(t, records[1500:], 1502, 3000)
-}
-
-// openWithTopic opens a sink and creates its topic.
-func openWithTopic(t *testing.T, cfg Config) *Sink {
-	t.Helper()
-	s := openSink(t, cfg)
-	waitForTopic(t, s)
-	return s
+		},
+		Restore: func(t testing.TB) { restartBroker(t, b) },
+	})
 }
 
 func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {

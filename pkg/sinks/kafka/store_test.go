@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -271,9 +272,8 @@ func settingsOf(t *testing.T, brokers []string, topic string) map[string]string 
 // TestStateTopicWithSeveralPartitionsIsNamed reports the number of partitions, and not that the brokers do not answer.
 func TestStateTopicWithSeveralPartitionsIsNamed(t *testing.T) {
 	t.Parallel()
-	b := startKafka(t)
-	createTopic(t, b.Brokers(), stateName, 3)
-	c := newStateClient(t, b.Brokers())
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(3, stateName))
+	c := newStateClient(t, brokers)
 	_, err := c.store.Read(t.Context(), func(sinks.StateEntry) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "it has 3 partitions") || strings.Contains(err.Error(), "no broker") {
 		t.Errorf("the topic has 3 partitions: %v", err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -106,8 +107,8 @@ func second[A, B any](_ A, b B) B { return b }
 // TestMissingTopicIsNamed with the remedy.
 func TestMissingTopicIsNamed(t *testing.T) {
 	t.Parallel()
-	b := startKafka(t)
-	r, err := OpenStoredReader(Config{Brokers: b.Brokers(), Topic: topicA})
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
+	r, err := OpenStoredReader(Config{Brokers: brokers, Topic: topicA})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,21 +32,6 @@ func TestARefusedTimestampIsLeftOutAndLogged(t *testing.T) {
 	}
 }
 
-// A change may wait in the journal for longer than the topic accepts old timestamps, or retains records.
-func TestRecordsOfAnOldBacklogHaveTheTimeOfSending(t *testing.T) {
-	t.Parallel()
-	b := startKafka(t)
-	s := openSink(t, Config{Brokers: b.Brokers(), Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1,
-		Configs: []TopicConfig{{Name: "message.timestamp.before.max.ms", Value: "600000"}}}})
-	waitForTopic(t, s)
-	old := pods("a", 1, 20)
-	for _, m := range old {
-		m.Change.ObservedAt = m.Change.ObservedAt.Add(-time.Hour)
-	}
-	publishUntilAccepted(t, s, laneName(topicA, 0, 1), old)
-	wantVersions(t, readTopics(t, b.Brokers(), topicA), 1, 20)
-}
-
 // A topic that refuses timestamps that are a millisecond old makes every clock wrong.
 func TestWrongClocksHoldNothingBack(t *testing.T) {
 	t.Parallel()
