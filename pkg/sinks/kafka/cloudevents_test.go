@@ -1,63 +1,17 @@
 package kafka
 
 import (
-	"encoding/json"
 	"log/slog"
 	"maps"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/test/sinktest"
 )
-
-func TestEveryFormatKeepsTheContract(t *testing.T) {
-	t.Parallel()
-	for _, f := range format.All()[1:] {
-		t.Run(f.String(), func(t *testing.T) {
-			_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
-			cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
-			sinktest.Run(t, sinktest.Harness{
-				New: func(t testing.TB) sinks.Sink {
-					s, err := New(cfg, f, slog.New(slog.DiscardHandler))
-					if err != nil {
-						t.Fatal(err)
-					}
-					return s
-				},
-				Read: func(t testing.TB) []sinktest.Delivered {
-					return deliveredInFormats(t, readTopicsWithPrefix(t, brokers, "k8s."))
-				},
-				Key:        (*event.Change).Key,
-				Value:      func(c *event.Change) []byte { return f.AppendValue(nil, c) },
-				ExactRetry: true,
-			})
-		})
-	}
-}
-
-// deliveredInFormats reads records as their consumers do: the format decides where the ID is.
-func deliveredInFormats(t testing.TB, records []*kgo.Record) []sinktest.Delivered {
-	t.Helper()
-	var all []sinktest.Delivered
-	for _, r := range records {
-		id := recordHeader(r, "id") + recordHeader(r, "ce_id")
-		if recordHeader(r, "content-type") == format.ContentTypeCloudEvents {
-			var e struct{ ID string }
-			if err := json.Unmarshal(r.Value, &e); err != nil {
-				t.Errorf("%v in %.200q", err, r.Value)
-			}
-			id = e.ID
-		}
-		all = append(all, sinktest.Delivered{ID: id, Key: string(r.Key), Value: r.Value})
-	}
-	return all
-}
 
 func TestACloudEventHasTheHeadersOfItsMode(t *testing.T) {
 	t.Parallel()

@@ -135,20 +135,6 @@ func TestAFencedLaneWithAnotherNameGoesOnWithItsNumbers(t *testing.T) {
 	}
 }
 
-// TestADeletedLaneDoesNotBlockAFence takes over lanes of a topic that was deleted.
-func TestADeletedLaneDoesNotBlockAFence(t *testing.T) {
-	t.Parallel()
-	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
-	lane, gone := laneName(topicA, 0, 1), laneName("k8s.deleted", 0, 1)
-	mustFence(t, s, lane, gone)
-	if err := tailOf(t, s, map[sinks.Lane]sinks.LanePosition{gone: 5}, func(sinks.Lane, sinks.Emitted) error { return nil }); err != nil {
-		t.Error(err)
-	}
-	mustPublish(t, s, lane, pods("a", 1, 3))
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 3)
-}
-
 // TestATopicThatTakesNoMarkerStopsItsOwnLanesOnly: a transaction over it would not end.
 func TestATopicThatTakesNoMarkerStopsItsOwnLanesOnly(t *testing.T) {
 	t.Parallel()

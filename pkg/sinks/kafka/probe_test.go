@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -104,28 +103,6 @@ func TestATopicIsThereBeforeTheFirstChangeIfItsNameIsFixed(t *testing.T) {
 		}
 		mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
 	}
-}
-
-func TestPingsWhileChangesArePublishedDisturbNothing(t *testing.T) {
-	t.Parallel()
-	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
-	s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1}})
-	var checks sync.WaitGroup
-	for range 4 {
-		checks.Go(func() {
-			for range 5 {
-				if err := s.Ping(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	lane := laneOf(t, s, pod("a", 1))
-	for v := 1; v < 20; v++ {
-		mustPublish(t, s, lane, pods("a", v, v+1))
-	}
-	checks.Wait()
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
 }
 
 func TestACancelledPingReturnsTheContextError(t *testing.T) {

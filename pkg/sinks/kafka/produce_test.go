@@ -55,7 +55,7 @@ func TestNothingIsLostRepeatedOrReorderedWhereverAWindowFails(t *testing.T) {
 		kerr.NotEnoughReplicas, kerr.NotLeaderForPartition, kerr.UnknownTopicOrPartition, kerr.CorruptMessage, kerr.MessageTooLarge,
 		kerr.InvalidRecord, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.TopicAuthorizationFailed,
 	} {
-		for _, version := range []int{2, 8, 13, 30, 39} {
+		for _, version := range []int{2, 13, 39} {
 			c, brokers, s, lane := openSmallBatches(t)
 			c.Fault(faultAt(t, failure, version))
 			publishUntilAccepted(t, s, lane, pods("a", 2, 40))
@@ -69,20 +69,22 @@ func TestNothingIsLostRepeatedOrReorderedWhereverAWindowFails(t *testing.T) {
 
 func TestARecordRejectedInTheMiddleOfAWindowIsRejectedAlone(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []int{2, 7, 12, 20, 39} {
-		c, brokers, s, lane := openSmallBatches(t)
-		f := faultAt(t, kerr.InvalidRecord, bad)
-		f.Count = -1
-		c.Fault(f)
-		n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40))
-		var rejected *sinks.RejectedError
-		if n != bad-2 || !errors.As(err, &rejected) {
-			t.Fatalf("published %d: %v; want a rejection of version %d", n, err, bad)
+	for _, refusal := range []*kerr.Error{kerr.InvalidRecord, kerr.CorruptMessage} {
+		for _, bad := range []int{2, 12, 39} {
+			c, brokers, s, lane := openSmallBatches(t)
+			f := faultAt(t, refusal, bad)
+			f.Count = -1
+			c.Fault(f)
+			n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40))
+			var rejected *sinks.RejectedError
+			if n != bad-2 || !errors.As(err, &rejected) || rejected.TooLarge {
+				t.Fatalf("published %d: %v; want a rejection of version %d", n, err, bad)
+			}
+			mustPublish(t, s, lane, pods("a", bad+1, 50))
+			records := readTopics(t, brokers, topicA)
+			wantVersions(t, records[:bad-1], 1, bad)
+			wantVersions(t, records[bad-1:], bad+1, 50)
 		}
-		mustPublish(t, s, lane, pods("a", bad+1, 50))
-		records := readTopics(t, brokers, topicA)
-		wantVersions(t, records[:bad-1], 1, bad)
-		wantVersions(t, records[bad-1:], bad+1, 50)
 	}
 }
 
@@ -146,7 +148,7 @@ func TestAFailureBehindTheMessagesOfACallIsLeftToTheNextOne(t *testing.T) {
 func TestAFailureAfterACallLosesNothingWhenBatchesAreNotRetained(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []*kerr.Error{kerr.RequestTimedOut, kerr.CorruptMessage, kerr.NotLeaderForPartition} {
-		for bad := 3; bad < 40; bad += 5 {
+		for _, bad := range []int{3, 18, 38} {
 			c, brokers, s, lane := openSmallBatches(t)
 			s.lanes.retained.tryReserve(maxRetainedBytes)
 			c.Fault(faultAt(t, kerr.RequestTimedOut, 3))

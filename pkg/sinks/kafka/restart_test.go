@@ -56,64 +56,6 @@ func openSuccessors(t testing.TB, opts ...kfake.Opt) (c *kfake.Cluster, brokers 
 	return c, brokers, next, k
 }
 
-func TestChangesAcknowledgedAfterTheLastSaveAreNotDuplicated(t *testing.T) {
-	t.Parallel()
-	_, brokers, next, k := openSuccessors(t)
-	s, lane := next(0)
-	mustPublish(t, s, lane, pods("a", 1, 5))
-	k.state = s.State(0)
-	mustPublish(t, s, lane, pods("a", 5, 9)) // acknowledged, but not saved
-	s, lane = next(10)
-	mustPublish(t, s, lane, pods("a", 3, 11)) // the cursor was older than the state
-	mustPublish(t, s, lane, pods("a", 11, 20))
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
-}
-
-func TestABatchWithALostAnswerIsNotDuplicatedByTheNextProcess(t *testing.T) {
-	t.Parallel()
-	c, brokers, next, _ := openSuccessors(t)
-	s, lane := next(0)
-	mustPublish(t, s, lane, pods("a", 1, 5))
-	c.Fault(produceFault(kerr.RequestTimedOut)) // applied by kfake
-	if n, err := s.Publish(t.Context(), lane, pods("a", 5, 9)); n != 0 || err == nil {
-		t.Fatalf("published %d: %v", n, err)
-	}
-	s, lane = next(8)
-	mustPublish(t, s, lane, pods("a", 1, 20))
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
-}
-
-func TestProcessesThatDieBeforeTheyStoreAnythingCauseNoDuplicates(t *testing.T) {
-	t.Parallel()
-	_, brokers, next, _ := openSuccessors(t)
-	for life := range 6 {
-		s, lane := next(uint64(3 * life))
-		mustPublish(t, s, lane, pods("a", 1, 4+3*life))
-	}
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 19)
-}
-
-// The batch of a dead process may reach the broker after its successor has read the partition.
-func TestALateBatchIsNotDuplicated(t *testing.T) {
-	t.Parallel()
-	_, brokers, next, k := openSuccessors(t)
-	s, lane := next(0)
-	mustPublish(t, s, lane, pods("a", 1, 5))
-	k.state = s.State(0)
-	dead := s.lanes.byName[lane]
-	late, err := dead.encoder.encodeBatch(t.Context(), pods("a", 5, 9), dead.numbers.nextSequence())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, lane = next(12)
-	mustPublish(t, s, lane, pods("a", 1, 6)) // turns the dead process away
-	if err := produceAlone(t, s, 0, late); protocol.ClassifyError(err) != protocol.Fenced {
-		t.Errorf("the batch of a dead process: %v; want it refused", err)
-	}
-	mustPublish(t, s, lane, pods("a", 6, 20))
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
-}
-
 // TestAfterAChangeOfRoutesTheDeadProcessIsTurnedAway: what has the offset of another message is found by its ID.
 func TestAfterAChangeOfRoutesTheDeadProcessIsTurnedAway(t *testing.T) {
 	t.Parallel()

@@ -129,31 +129,6 @@ func produceFault(err *kerr.Error) kfake.Fault {
 	return kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err}
 }
 
-func TestContractOnAFakeCluster(t *testing.T) {
-	t.Parallel()
-	for _, compression := range []string{"zstd", "lz4", "snappy", "gzip", "none"} {
-		t.Run(compression, func(t *testing.T) {
-			_, brokers := startFakeCluster(t, kfake.NumBrokers(3))
-			runContract(t, brokers, Config{
-				Brokers: brokers, Topic: "k8s.{resource}", Compression: compression,
-				CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1},
-			})
-		})
-	}
-}
-
-func runContract(t *testing.T, brokers []string, cfg Config) {
-	sinktest.Run(t, sinktest.Harness{
-		New: func(t testing.TB) sinks.Sink { return openUnclosedSink(t, cfg) },
-		Read: func(t testing.TB) []sinktest.Delivered {
-			return deliveredRecords(readTopicsWithPrefix(t, brokers, "k8s."))
-		},
-		Key:        (*event.Change).Key,
-		ExactRetry: true, ExactRestart: true,
-		Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
-	})
-}
-
 func TestARecordHasTheDocumentedKeyAndHeaders(t *testing.T) {
 	t.Parallel()
 	_, brokers, s, lane := openSingleLane(t)
@@ -174,53 +149,6 @@ func TestARecordHasTheDocumentedKeyAndHeaders(t *testing.T) {
 			t.Errorf("header %s is %q, want %q", name, value, want)
 		}
 	}
-}
-
-func TestALostAnswerCausesNoDuplicate(t *testing.T) {
-	t.Parallel()
-	for _, lost := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend} { // both are applied by kfake
-		c, brokers, s, lane := openSingleLane(t)
-		mustPublish(t, s, lane, pods("a", 1, 3))
-		c.Fault(produceFault(lost))
-		if n, err := s.Publish(t.Context(), lane, pods("a", 3, 9)); n != 0 || err == nil {
-			t.Fatalf("%v: published %d: %v", lost.Message, n, err)
-		}
-		mustPublish(t, s, lane, pods("a", 3, 12))
-		wantVersions(t, readTopics(t, brokers, topicA), 1, 12)
-	}
-}
-
-func TestAShorterBatchAfterALostAnswerCausesNoDuplicate(t *testing.T) {
-	t.Parallel()
-	c, brokers, s, lane := openSingleLane(t)
-	c.Fault(produceFault(kerr.RequestTimedOut))
-	if n, err := s.Publish(t.Context(), lane, pods("a", 1, 9)); n != 0 || err == nil {
-		t.Fatalf("published %d: %v", n, err)
-	}
-	mustPublish(t, s, lane, pods("a", 1, 3))
-	mustPublish(t, s, lane, pods("a", 3, 4))
-	mustPublish(t, s, lane, pods("a", 4, 20))
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 20)
-}
-
-func TestALostAnswerCausesNoDuplicateWhenTheBatchIsNotRetained(t *testing.T) {
-	t.Parallel()
-	c, brokers, s, lane := openSingleLane(t)
-	s.lanes.retained.tryReserve(maxRetainedBytes)
-	for from := 1; from < 20; from += 5 {
-		c.Fault(produceFault(kerr.RequestTimedOut))
-		if n, err := s.Publish(t.Context(), lane, pods("a", from, from+5)); n != 0 || err == nil {
-			t.Fatalf("published %d: %v", n, err)
-		}
-		if s.lanes.byName[lane].window.batches[0].bytes != nil {
-			t.Error("the batch is retained beyond the budget")
-		}
-		mustPublish(t, s, lane, pods("a", from, from+5))
-	}
-	if left := s.lanes.retained.remaining.Load(); left != 0 {
-		t.Errorf("the budget has grown by %d bytes", left)
-	}
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 21)
 }
 
 func TestTheBudgetOfRetainedBatchesIsReleased(t *testing.T) {
@@ -285,25 +213,6 @@ func TestAPassingErrorIsLeftToTheCallersBackOff(t *testing.T) {
 		mustPublish(t, s, lane, pods("a", 1, 4))
 		wantVersions(t, readTopics(t, brokers, topicA), 1, 4)
 	}
-}
-
-func TestABatchThatIsTooLargeIsHalvedAndOnlyTheLargeRecordRejected(t *testing.T) {
-	t.Parallel()
-	const limit = 20_000
-	_, brokers, s, lane := openSingleLane(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": itoa(limit)}))
-	messages := pods("a", 1, 400)
-	large := *messages[200].Change
-	large.After = []byte(`{"x":"` + randomText(2*limit) + `"}`)
-	messages[200].Change = &large
-	n, err := publishOnward(t.Context(), s, lane, messages)
-	var rejected *sinks.RejectedError
-	if n != 200 || !errors.As(err, &rejected) || !rejected.TooLarge {
-		t.Fatalf("published %d: %v; want 200 and a rejection of the large one", n, err)
-	}
-	mustPublish(t, s, lane, messages[201:])
-	records := readTopics(t, brokers, topicA)
-	wantVersions(t, records[:200], 1, 201)
-	wantVersions(t, records[200:], 202, 400)
 }
 
 // TestWhatIsTooLargeIsRejectedWithoutNumbersOnceTheLimitIsKnown: a batch that a broker refuses costs an epoch, and those
@@ -375,29 +284,6 @@ func TestASizeThatWasRefusedIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-func TestAnInvalidRecordIsFoundAndRejectedAlone(t *testing.T) {
-	t.Parallel()
-	for _, refusal := range []*kerr.Error{kerr.InvalidRecord, kerr.CorruptMessage} {
-		c, brokers, s, lane := openSingleLane(t)
-		bad := pod("a", 7).ID()
-		f := produceFault(refusal)
-		f.Count = -1
-		f.When = func(r kmsg.Request) bool { return requestContains(t, r, bad) }
-		fault := c.Fault(f)
-		messages := pods("a", 1, 17)
-		n, err := s.Publish(t.Context(), lane, messages)
-		var rejected *sinks.RejectedError
-		if n != 6 || !errors.As(err, &rejected) || rejected.TooLarge {
-			t.Fatalf("%v: published %d: %v; want 6 and a rejection", refusal.Message, n, err)
-		}
-		mustPublish(t, s, lane, messages[7:])
-		fault.Remove()
-		records := readTopics(t, brokers, topicA)
-		wantVersions(t, records[:6], 1, 7)
-		wantVersions(t, records[6:], 8, 17)
-	}
-}
-
 func TestDamageOnTheWayIsRepairedByTheSameBytes(t *testing.T) {
 	t.Parallel()
 	c, brokers, s, lane := openSingleLane(t)
@@ -406,23 +292,6 @@ func TestDamageOnTheWayIsRepairedByTheSameBytes(t *testing.T) {
 	c.Fault(f)
 	mustPublish(t, s, lane, pods("a", 1, 5))
 	wantVersions(t, readTopics(t, brokers, topicA), 1, 5)
-}
-
-func TestALostSequenceIsRenumberedFromTheFirstUnacknowledged(t *testing.T) {
-	t.Parallel()
-	for _, lost := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch} {
-		c, brokers, s, lane := openSingleLane(t)
-		mustPublish(t, s, lane, pods("a", 1, 5))
-		before := s.lanes.byName[lane].numbers.nextSequence()
-		c.Fault(produceFault(lost))
-		mustPublish(t, s, lane, pods("a", 5, 9))
-		now := s.lanes.byName[lane].numbers.nextSequence()
-		if now.Sequence != 4 || now.Producer == before.Producer && now.Epoch == before.Epoch {
-			t.Errorf("%v: stamp %+v after %+v", lost.Message, now, before)
-		}
-		mustPublish(t, s, lane, pods("a", 9, 12))
-		wantVersions(t, readTopics(t, brokers, topicA), 1, 12)
-	}
 }
 
 func TestASequenceThatStaysLostIsLeftToTheCallersBackOff(t *testing.T) {
@@ -592,26 +461,6 @@ func TestNoBrokerIsUnavailable(t *testing.T) {
 			t.Fatalf("lane: %v; publish: %d, %v", err, n, perr)
 		}
 	}
-}
-
-func TestACancelledCallEndsSoonAndIsResumed(t *testing.T) {
-	t.Parallel()
-	c, brokers, s, lane := openSingleLane(t)
-	mustPublish(t, s, lane, pods("a", 1, 2))
-	ctx, cancel := context.WithCancel(t.Context())
-	wake := make(chan struct{})
-	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
-		cancel()
-		c.SleepControl(func() { <-wake })
-		return nil, nil, false
-	})
-	n, err := s.Publish(ctx, lane, pods("a", 2, 6))
-	if n != 0 || !errors.Is(err, context.Canceled) {
-		t.Fatalf("published %d: %v", n, err)
-	}
-	close(wake)
-	publishUntilAccepted(t, s, lane, pods("a", 2, 9))
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 9)
 }
 
 func TestAnUnknownLaneIsAnError(t *testing.T) {
