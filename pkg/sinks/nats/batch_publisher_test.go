@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -46,31 +45,6 @@ func TestAnotherWriterIsReportedAndSurvived(t *testing.T) {
 	}
 	if got := strings.Count(lines.String(), "another writer publishes to stream"); got != 1 {
 		t.Errorf("the warning is logged %d times:\n%s", got, lines.String())
-	}
-}
-
-// TestABusyWriterInTheStreamDelaysNothingForEver: it moves the end of the stream all the time.
-func TestABusyWriterInTheStreamDelaysNothingForEver(t *testing.T) {
-	server := startServer(t, "")
-	js := connectClient(t, server.URL())
-	s := openSink(t, testConfig(server.URL()), discardLog)
-	mustPublish(t, s, newPod("web", 1))
-	stop, done := context.WithCancel(t.Context())
-	var writing sync.WaitGroup
-	writing.Go(func() {
-		for stop.Err() == nil {
-			_, _ = js.Publish(stop, "k8s.mine.a.b.c.d", []byte("mine")) // the last one may be cut off
-		}
-	})
-	want := "web/1"
-	for version := 2; version <= 200; version += 2 {
-		mustPublish(t, s, newPod("web", version), newPod("web", version+1))
-		want += fmt.Sprintf(" web/%d web/%d", version, version+1)
-	}
-	done()
-	writing.Wait()
-	if got := storedVersions(t, js); got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
 	}
 }
 
@@ -161,28 +135,6 @@ func openStoringSink(t *testing.T, url string) (s *Sink, stored *[]byte) {
 		t.Fatal(err)
 	}
 	return s, stored
-}
-
-func TestAfterACrashPublishingResumesFromTheStreamsLastMessage(t *testing.T) {
-	server := startServer(t, "")
-	s := openSink(t, testConfig(server.URL()), discardLog)
-	publishAllNumbered(t, s, 1, 3)
-	state := s.State(0)
-	publishAllNumbered(t, s, 4, 9) // the state is not stored after these
-	publishAllNumbered(t, restartSink(t, server.URL(), state, 12), 4, 12)
-	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
-	}
-}
-
-func TestTheFirstChangeEverIsNotRepeatedAfterACrash(t *testing.T) {
-	server := startServer(t, "")
-	s, stored := openStoringSink(t, server.URL())
-	publishAllNumbered(t, s, 1, 3)
-	publishAllNumbered(t, restartSink(t, server.URL(), *stored, 3), 1, 4)
-	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4"; got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
-	}
 }
 
 // While the server refuses a subject, changes go by ID in many lanes. The state stored then contains nothing about batches,

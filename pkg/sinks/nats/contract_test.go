@@ -2,7 +2,6 @@ package nats
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -60,14 +59,6 @@ func TestABrokenConnectionLosesRepeatsAndReordersNothing(t *testing.T) {
 	stop := proxy.cutEvery(60*time.Millisecond, countAcks(&h))
 	sinktest.PublishRandomly(t, h, rand.New(rand.NewPCG(1, 1)), 160, 50)
 	t.Logf("%d cuts", stop())
-}
-
-func TestAServerKilledAgainAndAgainLosesRepeatsAndReordersNothing(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, "")
-	h := newHarness(server, server.URL())
-	kill := func() error { return errors.Join(server.Kill(), server.Restart(context.Background())) }
-	driveStreams(t, map[string]*sinktest.Harness{"K8S": &h}, kill, kill, kill, kill)
 }
 
 // acksBetweenOutages is the number of acknowledgements, of all streams, after which the next outage begins.
@@ -312,14 +303,9 @@ func (p *proxy) closeConns() {
 	}
 }
 
-// cutEvery is cutEvery for all connections of the proxy.
-func (p *proxy) cutEvery(interval time.Duration, acked func() int64) func() int {
-	return cutEvery(interval, acked, p.cutAll)
-}
-
-// cutEvery calls cut at an interval until the returned function is called, which returns the number of calls. It skips a
+// cutEvery calls cutAll at an interval until the returned function is called, which returns the number of calls. It skips a
 // call if nothing was acknowledged since the last one: on a starved machine a connection may take longer than the interval.
-func cutEvery(interval time.Duration, acked func() int64, cut func()) func() int {
+func (p *proxy) cutEvery(interval time.Duration, acked func() int64) func() int {
 	cuts, stop := 0, make(chan struct{})
 	var cutter sync.WaitGroup
 	cutter.Go(func() {
@@ -333,7 +319,7 @@ func cutEvery(interval time.Duration, acked func() int64, cut func()) func() int
 					continue
 				}
 				before = now
-				cut()
+				p.cutAll()
 				cuts++
 			case <-stop:
 				return

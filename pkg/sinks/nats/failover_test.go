@@ -180,13 +180,6 @@ func mustBeContinuous(t *testing.T, js jetstream.JetStream, stream string) (last
 	return last
 }
 
-func TestAnExporterInTheMiddleOfABatchIsFenced(t *testing.T) {
-	t.Parallel()
-	server := startServer(t, "")
-	runFailovers(t, testConfig(server.URL()), 6, 3000, func(int) {})
-	t.Logf("%d versions", mustBeContinuous(t, connectClient(t, server.URL()), "K8S"))
-}
-
 // TestFailoversInASharedStreamLoseRepeatAndReorderNothing has another client and the exporter of another deployment publish
 // to the stream all the time. With an election each exporter starts its batches between the messages of the others: it
 // never publishes by message ID, which would not be refused once it is replaced.
@@ -340,41 +333,6 @@ func TestAnExporterThatResumesBeforeTheNewOnePublishesIsFenced(t *testing.T) {
 	if last := mustBeContinuous(t, connectClient(t, server.URL()), "K8S"); last != 3 {
 		t.Errorf("the stream holds %d versions", last)
 	}
-}
-
-func TestARecreatedFencedStreamIsRefilledByItsOwner(t *testing.T) {
-	server := startServer(t, "")
-	js, cfg := connectClient(t, server.URL()), testConfig(server.URL())
-	older := startFencedPublisher(t, cfg, "one")
-	mustPublish(t, older.sink, newPod("web", 1))
-	owner := startFencedPublisher(t, cfg, "two")
-	mustPublish(t, owner.sink, newPod("web", 2), newPod("web", 3))
-	if err := js.DeleteStream(t.Context(), "K8S"); err != nil {
-		t.Fatal(err)
-	}
-	var lost *sinks.LostError
-	for begun := time.Now(); !errors.As(publishVersion(t, owner.sink, 4), &lost); {
-		if time.Since(begun) > testTimeout {
-			t.Fatal("the loss was not detected")
-		}
-	}
-	_, err := publishChanges(t, older.sink, newPod("web", 4))
-	mustBeDeposedBy(t, err, "two")
-	if err := owner.sink.RestoreState(owner.sink.State(0), 4, nil); err != nil {
-		t.Fatal(err)
-	}
-	if places := owner.sink.LaneProgress(); places[singleLane] > 2 {
-		t.Errorf("the lane starts at %d", places[singleLane])
-	}
-	mustPublish(t, owner.sink, newPod("web", 1), newPod("web", 2))
-	if last := mustBeContinuous(t, js, "K8S"); last != 2 {
-		t.Errorf("the stream holds %d versions", last)
-	}
-}
-
-func publishVersion(t *testing.T, s *Sink, version int) error {
-	_, err := publishChanges(t, s, newPod("web", version))
-	return err
 }
 
 // The exporter has renewed its claim, as in a recreated stream, and the answer was lost.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nkeys"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/credentials"
@@ -280,27 +277,10 @@ func TestAnotherStreamDoesNotSwallowChanges(t *testing.T) {
 	}
 }
 
-func TestAFullStreamHoldsTheSinkUntilThereIsRoom(t *testing.T) { forBatchesAndIDs(t, testFullStream) }
-
 // forBatchesAndIDs runs a test with a stream that takes batches, and with one that does not.
 func forBatchesAndIDs(t *testing.T, test func(t *testing.T, batches bool)) {
 	t.Run("in batches", func(t *testing.T) { test(t, true) })
 	t.Run("by ID", func(t *testing.T) { test(t, false) })
-}
-
-func testFullStream(t *testing.T, batches bool) {
-	server := startServer(t, "")
-	js := connectClient(t, server.URL())
-	full := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgs: 1, Discard: jetstream.DiscardNew, AllowBatchPublish: batches}
-	createStream(t, js, full)
-	s := openSink(t, testConfig(server.URL()), discardLog)
-	mustPublish(t, s, newPod("web", 1))
-	mustBeUnavailable(t, s, newPod("web", 2), `stream "K8S" cannot store more`, "limits")
-	full.MaxMsgs = 2
-	if _, err := js.UpdateStream(t.Context(), full); err != nil {
-		t.Fatal(err)
-	}
-	mustPublish(t, s, newPod("web", 2))
 }
 
 func TestAControlRecordIsBetweenTheChangesItSpeaksAbout(t *testing.T) {
@@ -449,30 +429,6 @@ func TestARefusedPasswordIsAnErrorWithoutTheSecret(t *testing.T) {
 	if err := s.Ping(t.Context()); err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(lines.String(), "hunter2") {
 		t.Errorf("%v; the log is\n%s", err, lines.String())
 	}
-}
-
-func TestAnNkeyAuthenticates(t *testing.T) {
-	pair, err := nkeys.CreateUser()
-	if err != nil {
-		t.Fatal(err)
-	}
-	public, err := pair.PublicKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	seed, err := pair.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := startServer(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", public))
-	cfg := testConfig(server.URL())
-	cfg.NkeySeed = credentials.InFile(filepath.Join(t.TempDir(), "seed"))
-	s := openSink(t, cfg, discardLog)
-	mustBeUnavailable(t, s, newPod("web", 1), "nats.nkeySeed") // the file is not there yet
-	if err := os.WriteFile(cfg.NkeySeed.Path(), seed, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	mustPublish(t, s, newPod("web", 1))
 }
 
 func TestTheSinkWaitsWhileThereIsNoServer(t *testing.T) {

@@ -32,6 +32,7 @@ func TestAFullServerHoldsTheSinkAndLosesNothing(t *testing.T) {
 		reason string
 	}{
 		"messages of the stream": {"", jetstream.StreamConfig{MaxMsgs: 10}, `stream "K8S" cannot store more`},
+		"messages, in batches":   {"", jetstream.StreamConfig{MaxMsgs: 10, AllowBatchPublish: true}, `stream "K8S" cannot store more`},
 		"bytes of the stream":    {"", jetstream.StreamConfig{MaxBytes: 10_000}, `stream "K8S" cannot store more`},
 		"bytes of the account":   {smallAccount, jetstream.StreamConfig{}, `no space for stream "K8S"`},
 		"bytes of the server":    {smallServer, jetstream.StreamConfig{}, `no space for stream "K8S"`},

@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -13,29 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
 )
-
-// Two streams of three replicas are filled at once, one by ID and one in batches, while the connections between the servers
-// are cut at random. The leader of a stream is separated from both others until one of them leads; then a leader from one
-// follower only; then all servers from each other, so that none leads. In the end every stream has a leader and all
-// replicas.
-func TestReplicatedStreamsLoseRepeatAndReorderNothingInPartitions(t *testing.T) {
-	t.Parallel()
-	ways := network{t: t, routes: make(map[[2]int]*proxy)}
-	servers := startCluster(t, ways.proxyPort)
-	js := connectClient(t, servers.URL())
-	random := rand.New(rand.NewPCG(1, 2))
-	streams := replicatedStreams(t, servers, servers.URL())
-	byID, batches := countAcks(streams["BYID"]), countAcks(streams["BATCHES"])
-	stop := cutEvery(200*time.Millisecond, func() int64 { return byID() + batches() }, func() { ways.cutOne(random) })
-	driveStreams(t, streams,
-		func() error { return ways.isolateLeader(t, js, servers, "BYID") },
-		func() error { return ways.isolateFromFollower(t, js, servers, "BATCHES") },
-		func() error { return ways.separateAll(t, servers, "BYID", "BATCHES") })
-	t.Logf("%d cuts", stop())
-}
 
 // The leader of a stream is separated from the others, and a new leader takes changes. Then the connection of the sink moves
 // to the old leader, which believes that it leads and lacks acknowledged messages. The sink must report neither a loss nor a
@@ -125,80 +103,15 @@ func (n network) proxyPort(from, to, port int) int {
 	return p.listener.Addr().(*net.TCPAddr).Port
 }
 
-// cutOne breaks the connections between two servers, in both directions.
-func (n network) cutOne(random *rand.Rand) {
-	a := random.IntN(3)
-	b := (a + 1) % 3
-	n.routes[[2]int{a, b}].cutAll()
-	n.routes[[2]int{b, a}].cutAll()
-}
-
 // setBlocked separates two servers, or connects them again.
 func (n network) setBlocked(a, b int, on bool) {
 	n.routes[[2]int{a, b}].setBlocked(on)
 	n.routes[[2]int{b, a}].setBlocked(on)
 }
 
-// isolateLeader separates the leader of a stream from the others until one of them leads. Until it is connected again, it
-// may believe that it leads.
-func (n network) isolateLeader(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
-	leader, err := leaderOf(js, servers, stream)
-	if err != nil {
-		return err
-	}
-	at := slices.Index(servers, leader)
-	rest := slices.Concat(servers[at+1:], servers[:at])
-	n.setIsolated(at, true)
-	_, err = leaderOf(connectClient(t, rest.URL()), rest, stream)
-	n.setIsolated(at, false)
-	return errors.Join(err, servers.WaitHealthy(context.Background()))
-}
-
 func (n network) setIsolated(at int, on bool) {
 	n.setBlocked(at, (at+1)%3, on)
 	n.setBlocked(at, (at+2)%3, on)
-}
-
-// isolateFromFollower separates the leader of a stream from one follower until it is replaced, or until it had no contact
-// for longer than followers wait for a leader. The third server is connected to both.
-func (n network) isolateFromFollower(t testing.TB, js jetstream.JetStream, servers natsserver.Servers, stream string) error {
-	leader, err := leaderOf(js, servers, stream)
-	if err != nil {
-		return err
-	}
-	at := slices.Index(servers, leader)
-	follower := servers[(at+1)%3].Name()
-	local := connectClient(t, leader.URL())
-	n.setBlocked(at, (at+1)%3, true)
-	err = waitUntil(func(ctx context.Context) bool {
-		state, err := clusterInfo(ctx, local, stream)
-		return err == nil && (state.Leader != leader.Name() || slices.ContainsFunc(state.Replicas, func(r *jetstream.PeerInfo) bool {
-			return r.Name == follower && r.Active > maxElectionTimeout
-		}))
-	})
-	n.setBlocked(at, (at+1)%3, false)
-	return errors.Join(err, servers.WaitHealthy(context.Background()))
-}
-
-// maxElectionTimeout is the longest time that a follower waits for its leader (nats-server, maxElectionTimeoutDefault).
-const maxElectionTimeout = 9 * time.Second
-
-// separateAll separates all servers from each other until none of them reports to lead one of the streams.
-func (n network) separateAll(t testing.TB, servers natsserver.Servers, streams ...string) error {
-	var locals []jetstream.JetStream
-	for _, s := range servers {
-		locals = append(locals, connectClient(t, s.URL()))
-	}
-	for at := range servers {
-		n.setBlocked(at, (at+1)%3, true)
-	}
-	err := waitUntil(func(ctx context.Context) bool {
-		return !slices.ContainsFunc(locals, func(js jetstream.JetStream) bool { return leadsAny(ctx, js, streams) })
-	})
-	for at := range servers {
-		n.setBlocked(at, (at+1)%3, false)
-	}
-	return errors.Join(err, servers.WaitHealthy(context.Background()))
 }
 
 // leadsAny reports whether the server that is asked leads one of the streams, in its own opinion.

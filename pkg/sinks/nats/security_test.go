@@ -56,8 +56,9 @@ func TestARotatedNkeyIsReloaded(t *testing.T) {
 	server := startServer(t, fmt.Sprintf("authorization { users: [{nkey: %s}] }\n", second.public))
 	cfg := shortTimeoutConfig(server.URL())
 	cfg.NkeySeed = credentials.InFile(filepath.Join(t.TempDir(), "seed"))
-	writeFile(t, cfg.NkeySeed.Path(), first.seed)
 	s := openCheckedSink(t, cfg, first.seed, second.seed)
+	waitUnavailable(t, s, newPod("web", 1), "nats.nkeySeed") // the file is not there yet
+	writeFile(t, cfg.NkeySeed.Path(), first.seed)
 	waitUnreachable(t, s, newPod("web", 1), "uthorization")
 	writeFile(t, cfg.NkeySeed.Path(), second.seed)
 	waitAccepted(t, s, newPod("web", 1))
@@ -114,17 +115,6 @@ func TestATLSConnectionReloadsRotatedFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitAccepted(t, s, newPod("web", 2))
-}
-
-func TestAClientWithoutACertificateIsRefusedWhereOneIsNeeded(t *testing.T) {
-	t.Parallel()
-	ca, at := certificates.New(t), t.TempDir()
-	ca.IssueTo(t, at)
-	server := startServer(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n",
-		filepath.Join(at, "cert.pem"), filepath.Join(at, "key.pem"), filepath.Join(at, "ca.pem")))
-	cfg := shortTimeoutConfig(server.URL())
-	cfg.TLS.CA = filepath.Join(at, "ca.pem")
-	waitUnreachable(t, openSink(t, cfg, discardLog), newPod("web", 1))
 }
 
 // identity is an nkey pair.

@@ -72,14 +72,6 @@ func unescapeToken(token string) (string, error) {
 	return string(text), nil
 }
 
-func TestOnlyWhatWasEscapedIsUnescaped(t *testing.T) {
-	for _, token := range []string{"a.b", "=", "=2", "=2e", "=61", "=GG", "a b", "*"} {
-		if text, err := unescapeToken(token); err == nil {
-			t.Errorf("%q was read as %q", token, text)
-		}
-	}
-}
-
 func FuzzTokensComeBack(f *testing.F) {
 	f.Add("web.eu")
 	f.Add("=2E")

@@ -47,18 +47,6 @@ func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 	}
 }
 
-func TestObjectsThatShareASubjectOfWhichAStreamKeepsTheNewestAreReported(t *testing.T) {
-	server := startServer(t, "")
-	createStream(t, connectClient(t, server.URL()), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgsPerSubject: 1})
-	cfg := testConfig(server.URL())
-	cfg.Subject = "k8s.{cluster}.{resource}.{namespace}"
-	s := openSink(t, cfg, discardLog)
-	mustPublish(t, s, newPod("web", 1))
-	if all := strings.Join(warningsOf(s), "\n"); !strings.Contains(all, "several objects share one") {
-		t.Errorf("got %q", all)
-	}
-}
-
 // TestAStreamThatIsEditedToLoseIsReportedUntilItIsMended: settings are read again while changes are delivered, and while
 // there are none.
 func TestAStreamThatIsEditedToLoseIsReportedUntilItIsMended(t *testing.T) {
