@@ -120,26 +120,6 @@ func mustClose(t *testing.T, s *Sink) {
 	}
 }
 
-// TestWhatComesAgainAfterARestartIsStoredOnce, whatever the cut of its batches.
-func TestWhatComesAgainAfterARestartIsStoredOnce(t *testing.T) {
-	dir := t.TempDir()
-	s := newSink(t, Config{Dir: dir})
-	mustPublish(t, s, newMessages(1, 3))
-	mustPublish(t, s, newMessages(4, 6))
-	mustClose(t, s)
-	s = newSink(t, Config{Dir: dir})
-	mustPublish(t, s, newMessages(2, 5))
-	mustPublish(t, s, newMessages(6, 8))
-	mustClose(t, s)
-	var got []string
-	for _, r := range readRows(t, dir) {
-		got = append(got, r.ResourceVersion)
-	}
-	if strings.Join(got, " ") != "1 2 3 4 5 6 7 8" {
-		t.Errorf("rows %v", got)
-	}
-}
-
 // TestARowHasWhatIsKnownOfAChange: the names of the columns are those of the contract, see docs/history.md.
 func TestARowHasWhatIsKnownOfAChange(t *testing.T) {
 	at := time.Date(2026, 11, 28, 12, 0, 0, 1000, time.UTC)
@@ -203,20 +183,6 @@ func TestADiskThatCannotBeWrittenToIsSaid(t *testing.T) {
 	mustClose(t, other)
 	mustClose(t, s)
 	if got := len(readRows(t, dir)); got != 2 {
-		t.Errorf("%d rows", got)
-	}
-}
-
-// TestFilesAreMerged while the sink has nothing else to do.
-func TestFilesAreMerged(t *testing.T) {
-	dir := t.TempDir()
-	s := newSink(t, Config{Dir: dir})
-	for i := 1; i <= 40; i++ {
-		mustPublish(t, s, newMessages(i, i))
-	}
-	awaitMerged(t, s, dir)
-	mustClose(t, s)
-	if got := len(readRows(t, dir)); got != 40 {
 		t.Errorf("%d rows", got)
 	}
 }

@@ -25,32 +25,22 @@ import (
 func TestMain(m *testing.M) { leaks.Main(m) }
 
 func TestFileKeepsTheContract(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "changes.jsonl")
-	sinktest.Run(t, sinktest.Harness{
-		New: func(t testing.TB) sinks.Sink {
-			s, err := New(Config{Path: path}, format.JSON)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		},
-		Read: func(t testing.TB) []sinktest.Delivered { return readDelivered(t, path) },
-	})
-}
-
-func TestCloudEventsInAFileKeepTheContract(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "changes.jsonl")
-	sinktest.Run(t, sinktest.Harness{
-		New: func(t testing.TB) sinks.Sink {
-			s, err := New(Config{Path: path}, format.CloudEventsStructured)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		},
-		Read:  func(t testing.TB) []sinktest.Delivered { return readDelivered(t, path) },
-		Value: func(c *event.Change) []byte { return format.CloudEventsStructured.AppendValue(nil, c) },
-	})
+	for _, f := range []format.Format{format.JSON, format.CloudEventsStructured} {
+		t.Run(f.String(), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "changes.jsonl")
+			sinktest.Run(t, sinktest.Harness{
+				New: func(t testing.TB) sinks.Sink {
+					s, err := New(Config{Path: path}, f)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return s
+				},
+				Read:  func(t testing.TB) []sinktest.Delivered { return readDelivered(t, path) },
+				Value: func(c *event.Change) []byte { return f.AppendValue(nil, c) },
+			})
+		})
+	}
 }
 
 func TestFormatsThatNeedHeadersAreRejected(t *testing.T) {

@@ -2,75 +2,9 @@ package kafka
 
 import (
 	"bytes"
-	"errors"
 	"strings"
 	"testing"
-
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
-
-func integration(t *testing.T) {
-	t.Helper()
-	require.Integration(t)
-	require.Program(t, "java", "install Java 17 or later")
-	require.Program(t, "mvn", "install Maven 3.8 or later")
-}
-
-func stopAtEnd(t *testing.T, stop func() error) {
-	t.Helper()
-	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func TestABrokerComesBackAtItsAddress(t *testing.T) {
-	integration(t)
-	b, err := Start(t.Context(), Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stopAtEnd(t, b.Stop)
-	address := b.Address()
-	if err := errors.Join(b.Answers(t.Context()), b.Kill()); err != nil {
-		t.Fatal(err)
-	}
-	if b.Answers(t.Context()) == nil {
-		t.Fatal("a killed broker answers")
-	}
-	if err := errors.Join(b.Restart(t.Context()), b.Answers(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	if b.Address() != address {
-		t.Fatalf("address = %s, was %s", b.Address(), address)
-	}
-}
-
-func TestAClusterOfThreeLivesWithTwo(t *testing.T) {
-	integration(t)
-	brokers, err := StartCluster(t.Context(), t.TempDir(), 3, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stopAtEnd(t, brokers.Stop)
-	if err := errors.Join(brokers[0].Kill(), brokers[0].Restart(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range brokers {
-		if err := b.Answers(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func TestAWrongPropertyIsReportedWithTheBrokersOwnWords(t *testing.T) {
-	integration(t)
-	_, err := Start(t.Context(), Options{Dir: t.TempDir(), Properties: map[string]string{"num.io.threads": "none"}})
-	if err == nil || !strings.Contains(err.Error(), "num.io.threads") {
-		t.Fatalf("Start: %v", err)
-	}
-}
 
 func TestPropertiesOfTheCallerWin(t *testing.T) {
 	b := &Broker{id: 2, port: 9092, dir: "/d"}
