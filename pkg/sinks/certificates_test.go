@@ -20,16 +20,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
-	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/auth"
-	"github.com/kubecdc/kubecdc/pkg/sinks/nats"
-	"github.com/kubecdc/kubecdc/pkg/sinks/webhook"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // firstResult bounds the wait for the result of the first attempt.
@@ -80,65 +74,32 @@ func (s side) serverConfig(t *testing.T) *tls.Config {
 	return config
 }
 
-// destinations start a server with one side of a handshake, and return a function that tries to reach it with the other one.
-var destinations = map[string]func(t *testing.T, server, client side) (attempt func() error){
-	"webhook": func(t *testing.T, server, client side) func() error {
+// destinations start a server with one side of a handshake, and return its address.
+var destinations = map[string]func(t *testing.T, server side) (address string){
+	"webhook": func(t *testing.T, server side) string {
 		receiver := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		receiver.Config.ErrorLog = log.New(io.Discard, "", 0)
 		receiver.TLS = server.serverConfig(t)
 		receiver.StartTLS()
 		t.Cleanup(receiver.Close)
-		cfg := webhook.Config{URL: receiver.URL}
-		cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key = client.paths(t)
-		s, err := webhook.New(cfg, format.CloudEvents)
-		closeAtEnd(t, s, err)
-		return func() error {
-			change := &event.Change{Name: "web"}
-			lane, err := s.Lane(change)
-			if err == nil {
-				_, err = s.Publish(t.Context(), lane, []sinks.Message{{Offset: 1, Change: change}})
-			}
-			return err
-		}
+		return receiver.Listener.Addr().String()
 	},
-	"nats": func(t *testing.T, server, client side) func() error {
-		require.Integration(t)
+	"nats": func(t *testing.T, server side) string {
 		dir := server.write(t)
 		config := fmt.Sprintf("cert_file: %q, key_file: %q", filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 		if server.trusts != nil {
 			config += fmt.Sprintf(", ca_file: %q, verify: true", filepath.Join(dir, "ca.pem"))
 		}
-		s, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir(), Config: "tls { " + config + " }\n"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { check(t, s.Kill()) })
-		cfg := nats.Config{URL: s.URL(), Stream: "certificates", Subject: "certificates.{resource}", Create: nats.Create{Enabled: true}}
-		cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key = client.paths(t)
-		cfg.AckTimeout = time.Second
-		sink, err := nats.New(cfg, format.JSON, discarded)
-		closeAtEnd(t, sink, err)
-		return func() error {
-			ctx, cancel := context.WithTimeout(t.Context(), firstResult)
-			defer cancel()
-			err := sink.Ping(ctx)
-			for ctx.Err() == nil && err != nil && strings.Contains(err.Error(), "not connected yet") {
-				err = sink.Ping(ctx)
-			}
-			return err
-		}
+		s := natsserver.ForTest(t, natsserver.Options{Config: "tls { " + config + " }\n"})
+		return strings.TrimPrefix(s.URL(), "nats://")
 	},
-	"kafka": func(t *testing.T, server, client side) func() error {
-		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "certificates"), kfake.TLS(server.serverConfig(t)))
+	"kafka": func(t *testing.T, server side) string {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "t"), kfake.TLS(server.serverConfig(t)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(cluster.Close)
-		cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Topic: "certificates", TLS: auth.TLS{Enabled: true}}
-		cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key = client.paths(t)
-		s, err := kafka.New(cfg, format.JSON, discarded)
-		closeAtEnd(t, s, err)
-		return func() error { return s.Ping(t.Context()) }
+		return cluster.ListenAddrs()[0]
 	},
 }
 
@@ -188,10 +149,12 @@ func TestACertificateThatIsNotAcceptedIsNamedByEveryDestination(t *testing.T) {
 		"expired client": {trusting(valid, authority), trusting(issue(authority, now.Add(-2*hour), now.Add(-hour)), authority),
 			"the server refuses the client certificate", ".tls"},
 	} {
-		for kind, reach := range destinations {
+		for kind, start := range destinations {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				attempt := reach(t, test.server, test.client)
+				var files credentials.TLS
+				files.CA, files.Cert, files.Key = test.client.paths(t)
+				attempt := reachers[kind](t, start(t, test.server), true, files)
 				for range 3 {
 					err := attempt()
 					var away *sinks.UnavailableError

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/credentials"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -25,39 +26,44 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 )
 
-// reachers try to reach an address with a sink of each kind, with TLS or without.
-var reachers = map[string]func(t *testing.T, address string, secure bool) error{
-	"webhook": func(t *testing.T, address string, secure bool) error {
-		cfg := webhook.Config{URL: "http://" + address, Timeout: time.Second}
+// reachers return a function that tries to reach an address with a sink of a kind, with TLS or without.
+var reachers = map[string]func(t *testing.T, address string, secure bool, files credentials.TLS) (attempt func() error){
+	"webhook": func(t *testing.T, address string, secure bool, files credentials.TLS) func() error {
+		cfg := webhook.Config{URL: "http://" + address, Timeout: time.Second, TLS: files}
 		if secure {
 			cfg.URL = "https://" + address
 		}
 		s, err := webhook.New(cfg, format.CloudEvents)
 		closeAtEnd(t, s, err)
-		change := &event.Change{Name: "web"}
-		lane, err := s.Lane(change)
-		if err == nil {
-			_, err = s.Publish(t.Context(), lane, []sinks.Message{{Offset: 1, Change: change}})
+		return func() error {
+			change := &event.Change{Name: "web"}
+			lane, err := s.Lane(change)
+			if err == nil {
+				_, err = s.Publish(t.Context(), lane, []sinks.Message{{Offset: 1, Change: change}})
+			}
+			return err
 		}
-		return err
 	},
-	"nats": func(t *testing.T, address string, secure bool) error {
+	"nats": func(t *testing.T, address string, secure bool, files credentials.TLS) func() error {
 		cfg := nats.Config{URL: "nats://" + address, Stream: "s", Subject: "s.{resource}", AckTimeout: 2 * time.Second}
-		cfg.TLS.HandshakeFirst = secure
+		cfg.TLS.TLS, cfg.TLS.HandshakeFirst = files, secure && files.CA == ""
 		s, err := nats.New(cfg, format.JSON, discarded)
 		closeAtEnd(t, s, err)
-		ctx, cancel := context.WithTimeout(t.Context(), firstResult)
-		defer cancel()
-		err = s.Ping(ctx)
-		for ctx.Err() == nil && err != nil && strings.Contains(err.Error(), "not connected yet") {
-			err = s.Ping(ctx)
+		return func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), firstResult)
+			defer cancel()
+			err := s.Ping(ctx)
+			for ctx.Err() == nil && err != nil && strings.Contains(err.Error(), "not connected yet") {
+				err = s.Ping(ctx)
+			}
+			return err
 		}
-		return err
 	},
-	"kafka": func(t *testing.T, address string, secure bool) error {
-		s, err := kafka.New(kafka.Config{Brokers: []string{address}, Topic: "t", TLS: auth.TLS{Enabled: secure}, RequestTimeout: 2 * time.Second}, format.JSON, discarded)
+	"kafka": func(t *testing.T, address string, secure bool, files credentials.TLS) func() error {
+		cfg := kafka.Config{Brokers: []string{address}, Topic: "t", TLS: auth.TLS{Enabled: secure, TLS: files}, RequestTimeout: 2 * time.Second}
+		s, err := kafka.New(cfg, format.JSON, discarded)
 		closeAtEnd(t, s, err)
-		return s.Ping(t.Context())
+		return func() error { return s.Ping(t.Context()) }
 	},
 }
 
@@ -122,7 +128,7 @@ func TestEverySinkNamesWhyItCannotConnect(t *testing.T) {
 			}
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				err := reach(t, test.address, test.secure)
+				err := reach(t, test.address, test.secure, credentials.TLS{})()
 				var unavailable *sinks.UnavailableError
 				if !errors.As(err, &unavailable) {
 					t.Fatalf("%v; want an UnavailableError", err)

@@ -91,11 +91,7 @@ func TestABucketThatCannotBeWrittenToIsSaid(t *testing.T) {
 	}
 	mustPublish(t, sink, newMessages(3, 4))
 	mustClose(t, sink)
-	in, err := s.config().Store()
-	must(t, err)
-	if got := len(readStore(t, in)); got != 4 {
-		t.Errorf("%d rows", got)
-	}
+	wantRows(t, s.config(), 4)
 }
 
 // TestABucketThatHangsHoldsNoStop: Publish ends with its context, and what was under way is not stored twice.
@@ -121,11 +117,7 @@ func TestABucketThatHangsHoldsNoStop(t *testing.T) {
 		}
 	}
 	mustClose(t, sink)
-	in, err := s.config().Store()
-	must(t, err)
-	if got := len(readStore(t, in)); got != 4 {
-		t.Errorf("%d rows", got)
-	}
+	wantRows(t, s.config(), 4)
 }
 
 // TestASecondExporterTakesABucketOver and the first one stops.
@@ -140,11 +132,7 @@ func TestASecondExporterTakesABucketOver(t *testing.T) {
 	}
 	mustClose(t, first)
 	mustClose(t, second)
-	in, err := s.config().Store()
-	must(t, err)
-	if got := len(readStore(t, in)); got != 3 {
-		t.Errorf("%d rows", got)
-	}
+	wantRows(t, s.config(), 3)
 }
 
 // TestAPortWhereNothingListensIsNamed with the setting that has it.

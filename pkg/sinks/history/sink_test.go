@@ -57,6 +57,15 @@ func readStore(t testing.TB, in history.Store) (all []history.Row) {
 	return all
 }
 
+func wantRows(t testing.TB, cfg Config, want int) {
+	t.Helper()
+	in, err := cfg.Store()
+	must(t, err)
+	if got := len(readStore(t, in)); got != want {
+		t.Errorf("%d rows, want %d", got, want)
+	}
+}
+
 // describe returns what a row has of a change, as text.
 func describe(r *history.Row) []byte {
 	r.Sequence = 0
@@ -182,9 +191,7 @@ func TestADiskThatCannotBeWrittenToIsSaid(t *testing.T) {
 	}
 	mustClose(t, other)
 	mustClose(t, s)
-	if got := len(readRows(t, dir)); got != 2 {
-		t.Errorf("%d rows", got)
-	}
+	wantRows(t, Config{Dir: dir}, 2)
 }
 
 // countUnmerged returns how many files of a history are as they were written.

@@ -93,9 +93,7 @@ func TestAFolderThatIsRemovedWhileItIsWrittenIsBegunAnew(t *testing.T) {
 	mustRestore(t, s, s.State(0))
 	mustPublish(t, s, newMessages(1, 3))
 	mustClose(t, s)
-	if got := len(readRows(t, dir)); got != 3 {
-		t.Errorf("%d rows", got)
-	}
+	wantRows(t, Config{Dir: dir}, 3)
 }
 
 func second(_ int, err error) error { return err }

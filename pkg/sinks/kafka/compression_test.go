@@ -14,7 +14,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
-	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 const otherTopic = "k8s.other"
@@ -130,15 +129,6 @@ func TestATopicThatRefusesEveryFormIsNotSaidToRefuseACodec(t *testing.T) {
 	for _, one := range s.Conditions() {
 		if one.Code == condition.SinkCompressionRefused {
 			t.Errorf("condition %+v", one)
-		}
-	}
-}
-
-func TestEveryCodecThatIsTriedExists(t *testing.T) {
-	t.Parallel()
-	for _, name := range codecsByPreference {
-		if _, ok := record.Codecs[name]; !ok {
-			t.Errorf("no codec %q", name)
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
@@ -140,22 +139,17 @@ func TestContractThroughAnOutage(t *testing.T) {
 	cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(3))
 	cfg := Config{Brokers: brokers, Topic: "k8s.{resource}", RequestTimeout: lateTimeout, BatchBytes: minBatchBytes,
 		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, ReplicationFactor: 1}}
-	sinktest.Run(t, sinktest.Harness{
-		New: func(t testing.TB) sinks.Sink {
-			s := openUnclosedSink(t, cfg).(*Sink)
-			s.router.layoutCheckInterval = 10 * time.Millisecond
-			return s
-		},
-		Read: func(t testing.TB) []sinktest.Delivered {
-			return deliveredRecords(readTopicsWithPrefix(t, brokers, "k8s."))
-		},
-		Key:        (*event.Change).Key,
-		ExactRetry: true, ExactRestart: true, Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
-		Grow:    addTwoPartitions(brokers),
-		Cut:     func(testing.TB) { cut.setDown(true) },
-		Restore: func(testing.TB) { cut.setDown(false) },
-		Slow:    func(_ testing.TB, on bool) { cut.late.Store(on) },
-	})
+	h := contractHarness(cfg)
+	h.New = func(t testing.TB) sinks.Sink {
+		s := openUnclosedSink(t, cfg).(*Sink)
+		s.router.layoutCheckInterval = 10 * time.Millisecond
+		return s
+	}
+	h.Grow = addTwoPartitions(brokers)
+	h.Cut = func(testing.TB) { cut.setDown(true) }
+	h.Restore = func(testing.TB) { cut.setDown(false) }
+	h.Slow = func(_ testing.TB, on bool) { cut.late.Store(on) }
+	sinktest.Run(t, h)
 }
 
 func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
@@ -165,17 +159,16 @@ func TestRandomCallersAndBrokenConnectionsLoseNothing(t *testing.T) {
 	var written atomic.Int64
 	stop := sync.OnceValue(cut.cutRepeatedly(11*time.Millisecond, &written))
 	defer stop()
-	sinktest.PublishRandomly(t, sinktest.Harness{
-		New: func(t testing.TB) sinks.Sink { return countingSink{openUnclosedSink(t, cfg).(*Sink), &written} },
-		Read: func(t testing.TB) []sinktest.Delivered {
-			if stop() == 0 {
-				t.Error("no connection was cut: the test shows nothing")
-			}
-			return deliveredRecords(readTopicsWithPrefix(t, brokers, "k8s."))
-		},
-		Key:        (*event.Change).Key,
-		ExactRetry: true,
-	}, rand.New(rand.NewPCG(rand.Uint64(), 3)), 32, 100)
+	h := contractHarness(cfg)
+	read := h.Read
+	h.New = func(t testing.TB) sinks.Sink { return countingSink{openUnclosedSink(t, cfg).(*Sink), &written} }
+	h.Read = func(t testing.TB) []sinktest.Delivered {
+		if stop() == 0 {
+			t.Error("no connection was cut: the test shows nothing")
+		}
+		return read(t)
+	}
+	sinktest.PublishRandomly(t, h, rand.New(rand.NewPCG(rand.Uint64(), 3)), 32, 100)
 }
 
 // countingSink counts the accepted messages of a sink.

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,6 +39,17 @@ func fenceAsTest(t testing.TB, s *Sink, lanes ...sinks.Lane) error {
 	note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
 	waiting, err := s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", RecordLanes: note}, lanes)
 	return errors.Join(err, errors.Join(slices.Collect(maps.Values(waiting))...))
+}
+
+// fenceInPart fences a sink and returns the lanes that wait.
+func fenceInPart(t *testing.T, s *Sink, lanes []sinks.Lane) map[sinks.Lane]error {
+	t.Helper()
+	record := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
+	waiting, err := s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", Owner: "a test", RecordLanes: record}, lanes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return waiting
 }
 
 // tailOf reads the tails of lanes, all of which can be read.
@@ -81,20 +93,6 @@ func TestAFencedLaneLosesAndRepeatsNothingWhereverAWindowFails(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestAFencedLaneThatIsUsedAgainGoesOnWithItsNumbers: brokers drop batches under used numbers as copies.
-func TestAFencedLaneThatIsUsedAgainGoesOnWithItsNumbers(t *testing.T) {
-	t.Parallel()
-	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
-	lane := laneOf(t, s, pod("a", 1))
-	mustFence(t, s)
-	for v := 1; v < 9; v++ {
-		mustPublish(t, s, lane, pods("a", v, v+1))
-		s.ReleaseLanes([]sinks.Lane{lane})
-	}
-	wantVersions(t, readTopics(t, brokers, topicA), 1, 9)
 }
 
 func TestARefusedEpochDeposesTheSinkPermanently(t *testing.T) {
@@ -239,20 +237,12 @@ func TestTailsOfThousandsOfLanesCostAFewRequests(t *testing.T) {
 	}
 }
 
-// tryFence fences a sink of a group that is always the same.
-func tryFence(t *testing.T, s *Sink, lanes ...sinks.Lane) error {
-	t.Helper()
-	note := func(context.Context, map[sinks.Lane]sinks.LanePosition) error { return nil }
-	_, err := s.Fence(t.Context(), sinks.Claim{Group: "test", Sink: "main", RecordLanes: note}, lanes)
-	return err
-}
-
 // TestBrokersWithoutFencingAreNamed: before Kafka 2.5, a process that was fenced would claim the ID again.
 func TestBrokersWithoutFencingAreNamed(t *testing.T) {
 	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA), kfake.MaxVersions(kversion.V2_4_0()))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
-	err := tryFence(t, s, laneName(topicA, 0, 1))
+	err := fenceAsTest(t, s, laneName(topicA, 0, 1))
 	var unavailable *sinks.UnavailableError
 	if !errors.As(err, &unavailable) || !strings.Contains(unavailable.Remedy, "Kafka 2.8") {
 		t.Errorf("fence: %v; want an UnavailableError that names the version", err)
@@ -273,7 +263,7 @@ func TestAMovingCoordinatorIsFollowedDuringAFence(t *testing.T) {
 			s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 			lane := laneName(topicA, 0, 1)
 			hit := c.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: failure, Count: 2})
-			if err := tryFence(t, s, lane); err != nil || hit.Hits() != 2 {
+			if err := fenceAsTest(t, s, lane); err != nil || hit.Hits() != 2 {
 				t.Fatalf("%s at %s, %d times: %v", failure.Message, key.Name(), hit.Hits(), err)
 			}
 			mustPublish(t, s, lane, pods("a", 1, 3))
@@ -304,6 +294,54 @@ func TestAFrozenCoordinatorIsNamed(t *testing.T) {
 	}
 }
 
+// TestAFrozenCoordinatorIsLeftWhenAnotherOneHasItsPlace: what another broker names ends the wait, and not the time that a
+// request has.
+func TestAFrozenCoordinatorIsLeftWhenAnotherOneHasItsPlace(t *testing.T) {
+	t.Parallel()
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
+	s, lane := openSink(t, Config{Brokers: brokers, Topic: topicA}), laneName(topicA, 0, 1)
+	frozen, release := make(chan struct{}), make(chan struct{})
+	resume := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(resume)
+	var first atomic.Bool
+	c.ControlKey(int16(kmsg.InitProducerID), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if first.CompareAndSwap(false, true) {
+			close(frozen)
+			c.SleepControl(func() { <-release })
+		}
+		return nil, nil, false
+	})
+	go func() {
+		<-frozen
+		for before := c.CoordinatorFor("test-main"); c.CoordinatorFor("test-main") == before; {
+			c.RehashCoordinators()
+		}
+	}()
+	if err := fenceAsTest(t, s, lane); err != nil {
+		t.Fatal(err)
+	}
+	resume() // it may lead the partition
+	mustPublish(t, s, lane, pods("a", 1, 3))
+	wantVersions(t, readTopics(t, brokers, topicA), 1, 3)
+}
+
+// freezeBroker makes a broker of a fake cluster answer nothing until resume is called, or the test ends.
+func freezeBroker(t *testing.T, c *kfake.Cluster, node int32) (resume func()) {
+	t.Helper()
+	frozen := make(chan struct{})
+	resume = sync.OnceFunc(func() { close(frozen) })
+	t.Cleanup(resume)
+	c.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if c.CurrentNode() == node {
+			c.SleepControl(func() { <-frozen })
+		}
+		return nil, nil, false
+	})
+	return resume
+}
+
 // expiring is a context whose end is that of its time.
 type expiring struct{ context.Context }
 
@@ -330,12 +368,12 @@ func TestARefusalOfTheCoordinatorIsExplained(t *testing.T) {
 			c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
 			s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 			c.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Err: failure, Count: 1})
-			err := tryFence(t, s, laneName(topicA, 0, 1))
+			err := fenceAsTest(t, s, laneName(topicA, 0, 1))
 			var deposed *sinks.DeposedError
 			if err == nil || !strings.Contains(err.Error(), want) || errors.As(err, &deposed) != strings.HasPrefix(want, "another") {
 				t.Errorf("%s at %s: %v; want an error with %s", failure.Message, key.Name(), err, want)
 			}
-			if err := tryFence(t, s, laneName(topicA, 0, 1)); err != nil {
+			if err := fenceAsTest(t, s, laneName(topicA, 0, 1)); err != nil {
 				t.Errorf("again after %s at %s: %v", failure.Message, key.Name(), err)
 			}
 		}

@@ -68,18 +68,6 @@ func TestPingReportsThatTheTopicIsMissing(t *testing.T) {
 	pingUntilReady(t, s)
 }
 
-func TestPingReportsThatTheTopicIsNotAsRequired(t *testing.T) {
-	t.Parallel()
-	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s, _ := openSinkWithLog(t, expectedTopicConfig(checkRequire, brokers))
-	if err := s.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "partitions 1, expected 2") {
-		t.Error(err)
-	}
-	addPartitions(t, brokers, topicA, 2)
-	alterTopic(t, brokers, topicA, "cleanup.policy", "compact")
-	pingUntilReady(t, s)
-}
-
 func TestPingReportsThatTheTopicIsForbidden(t *testing.T) {
 	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))

@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -67,25 +65,17 @@ func restartBroker(t testing.TB, b *broker.Broker) {
 func TestContractOnApacheKafka(t *testing.T) {
 	t.Parallel()
 	b := startKafka(t)
-	cfg := Config{
+	h := contractHarness(Config{
 		Brokers: b.Brokers(), Topic: "k8s.{resource}",
 		CreateTopics: CreateTopics{Enabled: true, Partitions: 4, Configs: []TopicConfig{{"cleanup.policy", "delete"}}},
-	}
-	sinktest.Run(t, sinktest.Harness{
-		New: func(t testing.TB) sinks.Sink { return openUnclosedSink(t, cfg) },
-		Read: func(t testing.TB) []sinktest.Delivered {
-			return deliveredRecords(readTopicsWithPrefix(t, b.Brokers(), "k8s."))
-		},
-		Key:        (*event.Change).Key,
-		ExactRetry: true, ExactRestart: true,
-		Topics: []string{"k8s.audit.{resource}", "k8s.copy.{resource}"},
-		Cut: func(t testing.TB) {
-			if err := b.Kill(); err != nil {
-				t.Fatal(err)
-			}
-		},
-		Restore: func(t testing.TB) { restartBroker(t, b) },
 	})
+	h.Cut = func(t testing.TB) {
+		if err := b.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Restore = func(t testing.TB) { restartBroker(t, b) }
+	sinktest.Run(t, h)
 }
 
 func TestARealBrokerDropsARepeatedBatchAndFencesAnOldEpoch(t *testing.T) {

@@ -23,26 +23,32 @@ import (
 )
 
 // TestARecreatedTopicHoldsNothingTwiceOrOutOfOrder deletes a topic and creates it again while a lane has many batches under
-// way, with and without a fence. The first topic has some of them, or none.
+// way, with a fence, with that of the journal, and without one. The first topic has some of them, or none; the second one
+// refuses the first batch.
 func TestARecreatedTopicHoldsNothingTwiceOrOutOfOrder(t *testing.T) {
 	t.Parallel()
-	for _, fenced := range []bool{true, false} {
+	for way, prepare := range map[string]func(c *kfake.Cluster, s *Sink){
+		"fenced": func(_ *kfake.Cluster, s *Sink) { mustFence(t, s) }, "of the journal": func(*kfake.Cluster, *Sink) {},
+		"numbered": func(c *kfake.Cluster, _ *Sink) { refuseTransactionalIDs(c) },
+	} {
 		for _, failure := range []*kerr.Error{kerr.RequestTimedOut, kerr.NotEnoughReplicas} { // the first one is applied by kfake
 			c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(1, topicA))
 			s, lane := openSink(t, Config{Brokers: brokers, Topic: topicA, BatchBytes: minBatchBytes, CheckTopics: checkOff}), laneName(topicA, 0, 1)
-			if fenced {
-				mustFence(t, s)
-			}
+			prepare(c, s)
 			mustPublish(t, s, lane, pods("a", 1, 2))
 			c.Fault(faultAt(t, failure, 5))
 			n, err := publishOnward(t.Context(), s, lane, pods("a", 2, 40))
 			if err == nil || len(s.lanes.byName[lane].window.batches) < 2 {
-				t.Fatalf("published %d: %v", n, err)
+				t.Fatalf("%s: published %d: %v", way, n, err)
 			}
 			deleteTopic(t, brokers, topicA)
 			createTopicWhenDeleted(t, brokers, topicA, 1)
+			c.Fault(faultAt(t, kerr.NotEnoughReplicas, 2+n))
 			publishUntilAccepted(t, s, lane, pods("a", 2+n, 60))
 			wantVersions(t, readTopics(t, brokers, topicA), 2+n, 60)
+			if t.Failed() {
+				t.Fatalf("%s, after %s", way, failure.Message)
+			}
 		}
 	}
 }
@@ -81,7 +87,8 @@ func (m replicatedLanes) takeOver(t *testing.T, s *Sink) (held map[string]bool) 
 func brokersOfAges(t *testing.T) map[string][]string {
 	t.Helper()
 	_, older := startFakeCluster(t, kfake.NumBrokers(1), kfake.MaxVersions(kversion.V4_0_0()))
-	return map[string][]string{"today": startKafka(t).Brokers(), "4.0": older}
+	_, newer := startFakeCluster(t, kfake.NumBrokers(1))
+	return map[string][]string{"today": newer, "4.0": older}
 }
 
 // TestPositionsInADeletedTopicAreNotThoseOfTheNextOne lets a process write to a topic that is recreated, and another one
@@ -188,7 +195,7 @@ func TestWhatAReplacedProcessWroteToARecreatedTopicIsNotRepeated(t *testing.T) {
 // TestALaneOfADeletedTopicWritesNothingToOneWithFewerPartitions: what it has under way is sent again through other lanes.
 func TestALaneOfADeletedTopicWritesNothingToOneWithFewerPartitions(t *testing.T) {
 	t.Parallel()
-	brokers := startKafka(t).Brokers()
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	for topic, fenced := range map[string]bool{"k8s.fenced": true, "k8s.journaled": false} {
 		cfg := Config{Brokers: brokers, Topic: topic, CheckTopics: checkOff}
 		createTopicWhenDeleted(t, brokers, topic, 4)

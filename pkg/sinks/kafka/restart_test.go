@@ -5,9 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -197,6 +200,55 @@ func TestAWindowThatArrivesInPiecesIsNotDuplicated(t *testing.T) {
 	if len(late) > 0 {
 		t.Errorf("%d batches did not arrive: the test shows nothing", len(late))
 	}
+}
+
+// TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly: the others do not wait until it can be fenced and read, and no transaction
+// has its partition meanwhile, which would not end.
+func TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly(t *testing.T) {
+	t.Parallel()
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(2, topicA))
+	cfg := Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff, RequestTimeout: 5 * time.Second}
+	older, k := openSink(t, cfg), &storedState{}
+	restoreState(t, older, k, 0)
+	publish := func(s *Sink, p, from, to int) {
+		publishUntilAccepted(t, s, laneName(topicA, int32(p), 2), pods("p"+itoa(p), from, to))
+	}
+	for p := range 2 {
+		if err := c.MoveTopicPartition(topicA, int32(p), int32(p)); err != nil {
+			t.Fatal(err)
+		}
+		publish(older, p, 1, 10)
+	}
+	k.state = older.State(0)
+	for p := range 2 {
+		publish(older, p, 10, 20) // acknowledged, but not saved
+	}
+	for c.CoordinatorFor(older.fence.Load().transactional.ID) != 0 {
+		c.RehashCoordinators()
+	}
+	var fenced atomic.Bool // the partition of the frozen broker
+	c.ControlKey(int16(kmsg.AddPartitionsToTxn), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		for _, topic := range r.(*kmsg.AddPartitionsToTxnRequest).Topics {
+			fenced.Store(fenced.Load() || slices.Contains(topic.Partitions, 1))
+		}
+		return nil, nil, false
+	})
+	resume := freezeBroker(t, c, 1)
+	newer := openSink(t, cfg)
+	restoreState(t, newer, k, 40)
+	var waiting sync.WaitGroup
+	waiting.Go(func() { publish(newer, 1, 5, 40) })
+	publish(newer, 0, 5, 40)
+	if fenced.Load() {
+		t.Error("a partition is fenced whose leader does not answer")
+	}
+	resume()
+	waiting.Wait()
+	if !fenced.Load() {
+		t.Error("the partition was not fenced: the test shows nothing")
+	}
+	wantStreams(t, readTopics(t, brokers, topicA), 2, 39)
 }
 
 func TestAMessageThatWasRejectedIsNotTakenForOneThatWasWritten(t *testing.T) {

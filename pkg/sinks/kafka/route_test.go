@@ -93,35 +93,6 @@ func TestChangesOfAnUnknownTopicWaitAndOthersGoOn(t *testing.T) {
 	mustPublish(t, s, laneOf(t, s, pod("a", 1)), pods("a", 1, 5))
 }
 
-func TestChangesGoToTheTopicsTheyAreRoutedTo(t *testing.T) {
-	t.Parallel()
-	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(3, topicA, "audit.pods"))
-	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
-	audit, err := sinks.ParseTemplate("audit.{resource}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, m := range pods("a", 1, 5) {
-		if i%2 == 0 {
-			m.Topic = audit
-		}
-		lane, err := s.LaneTo(m.Change, m.Topic)
-		if err != nil {
-			t.Fatal(err)
-		}
-		own := laneOf(t, s, m.Change)
-		if (lane == own) != (m.Topic == nil) {
-			t.Errorf("change %d goes to lane %s; the sink's own is %s", i, lane, own)
-		}
-		mustPublish(t, s, lane, []sinks.Message{m})
-	}
-	for _, topic := range []string{topicA, "audit.pods"} {
-		if got := readTopics(t, brokers, topic); len(got) != 2 {
-			t.Errorf("topic %s holds %d records, want 2", topic, len(got))
-		}
-	}
-}
-
 func TestChangesOfAWaitingLaneGoToTheirPartitionsInOrder(t *testing.T) {
 	t.Parallel()
 	const n, last = 12, 30
@@ -223,25 +194,6 @@ func TestARejectionInAWaitingLaneNamesItsMessage(t *testing.T) {
 	if records := readTopics(t, brokers, topicA); len(records)+len(dead) != 9 {
 		t.Errorf("%d records and %d rejections of 9 messages", len(records), len(dead))
 	}
-}
-
-func TestObjectsMoveWhenTheLanesOfAGrownTopicAreReplaced(t *testing.T) {
-	t.Parallel()
-	_, brokers, s, lane := openSingleLane(t)
-	mustPublish(t, s, lane, pods("a", 1, 3))
-	addPartitions(t, brokers, topicA, 8)
-	if got := laneOf(t, s, pod("a", 3)); got != lane {
-		t.Errorf("lane %s before the growth is noticed, want %s", got, lane)
-	}
-	mustPublish(t, s, lane, pods("a", 3, 5)) // messages under way
-	if r := awaitRepartition(t, s); !slices.Equal(r.From, []sinks.Lane{lane}) || len(r.To) != 8 || r.Lost || r.Reason == "" {
-		t.Errorf("replaced %+v", r)
-	}
-	grown := laneOf(t, s, pod("a", 5))
-	if !strings.HasSuffix(string(grown), "of8") {
-		t.Errorf("lane %s after the drain, want one of 8", grown)
-	}
-	mustPublish(t, s, grown, pods("a", 5, 7))
 }
 
 // TestANameTooLongForATopicIsRejectedAndTheOthersArrive: a broker would refuse the topic for ever.

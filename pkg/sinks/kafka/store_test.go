@@ -17,6 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 )
 
 const stateName = "kubecdc-state"
@@ -28,10 +29,10 @@ type stateClient struct {
 	known map[string]string
 }
 
-func newStateClient(t *testing.T, brokers []string) *stateClient {
+func newStateClient(t *testing.T, brokers []string, name string) *stateClient {
 	t.Helper()
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA, RequestTimeout: 5 * time.Second})
-	store, err := s.OpenState(stateName)
+	store, err := s.OpenState(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +86,18 @@ func (k *stateClient) write(entries ...sinks.StateEntry) {
 	k.eventually("write", func() error { return k.store.Append(k.t.Context(), entries, false) })
 }
 
+// awaitRefusal writes an entry until the error is one of a type.
+func awaitRefusal[E error](k *stateClient, e sinks.StateEntry) {
+	k.t.Helper()
+	k.eventually("a refusal", func() error {
+		err := k.store.Append(k.t.Context(), []sinks.StateEntry{e}, false)
+		if errors.As(err, new(E)) {
+			return nil
+		}
+		return fmt.Errorf("%w; want a %T", err, *new(E))
+	})
+}
+
 func entry(key, value string) sinks.StateEntry {
 	return sinks.StateEntry{Key: []byte(key), Value: []byte(value)}
 }
@@ -98,10 +111,23 @@ func (k *stateClient) wantState(want map[string]string) {
 	}
 }
 
-func TestAStateIsKeptInACompactedTopic(t *testing.T) {
+// TestAStateOnApacheKafka has a broker for all its cases, and a topic for each.
+func TestAStateOnApacheKafka(t *testing.T) {
 	t.Parallel()
 	b := startKafka(t)
-	first, follower := newStateClient(t, b.Brokers()), newStateClient(t, b.Brokers())
+	for name, test := range map[string]func(t *testing.T, b *broker.Broker, name string){
+		"is-kept-in-a-compacted-topic":                      testKeptState,
+		"is-noticed-when-it-is-lost":                        testLostState,
+		"is-noticed-when-it-is-trimmed":                     testTrimmedState,
+		"takes-nothing-of-a-deposed-owner-when-recreated":   testRecreatedState,
+		"is-reported-by-its-owner-when-its-topic-is-edited": testEditedState,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, b, name) })
+	}
+}
+
+func testKeptState(t *testing.T, b *broker.Broker, name string) {
+	first, follower := newStateClient(t, b.Brokers(), name), newStateClient(t, b.Brokers(), name)
 	if follower.read() {
 		t.Error("a state that does not exist was reset")
 	}
@@ -112,7 +138,7 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 	first.write(removed("a"), entry("b", "2"))
 	follower.read()
 	follower.wantState(map[string]string{"b": "2", "empty": ""})
-	alterTopic(t, b.Brokers(), stateName, "max.message.bytes", "50000")
+	alterTopic(t, b.Brokers(), name, "max.message.bytes", "50000")
 	first.eventually("a claim that finds max.message.bytes=50000", func() error {
 		first.claim()
 		if whole := first.store.AtomicBytes(); whole < 40_000 || whole > 50_000 {
@@ -120,7 +146,7 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 		}
 		return nil
 	})
-	if settings := settingsOf(t, b.Brokers(), stateName); settings["cleanup.policy"] != "compact" {
+	if settings := settingsOf(t, b.Brokers(), name); settings["cleanup.policy"] != "compact" {
 		t.Errorf("cleanup.policy is %q", settings["cleanup.policy"])
 	}
 
@@ -134,7 +160,7 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 			t.Errorf("an older owner writes: %v; want a DeposedError", err)
 		}
 	}
-	last := newStateClient(t, b.Brokers())
+	last := newStateClient(t, b.Brokers(), name)
 	last.read()
 	last.wantState(map[string]string{"b": "2", "empty": "", "c": "1"})
 	if follower.read() {
@@ -147,7 +173,7 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := follower.store.Append(ctx, []sinks.StateEntry{entry("d", "1")}, false); err == nil || !strings.Contains(err.Error(), stateName) {
+	if err := follower.store.Append(ctx, []sinks.StateEntry{entry("d", "1")}, false); err == nil || !strings.Contains(err.Error(), name) {
 		t.Errorf("without a broker: %v; want an error that names the topic", err)
 	}
 	restartBroker(t, b)
@@ -156,12 +182,10 @@ func TestAStateIsKeptInACompactedTopic(t *testing.T) {
 	last.wantState(map[string]string{"b": "2", "empty": "", "d": "2"})
 }
 
-// TestALostStateIsNoticed deletes the topic under its owner and a follower. Kafka does not purge compacted
+// testLostState deletes the topic under its owner and a follower. Kafka does not purge compacted
 // topics.
-func TestALostStateIsNoticed(t *testing.T) {
-	t.Parallel()
-	b := startKafka(t)
-	owner, follower := newStateClient(t, b.Brokers()), newStateClient(t, b.Brokers())
+func testLostState(t *testing.T, b *broker.Broker, name string) {
+	owner, follower := newStateClient(t, b.Brokers(), name), newStateClient(t, b.Brokers(), name)
 	owner.claim()
 	owner.read()
 	for i := range 5 {
@@ -170,15 +194,8 @@ func TestALostStateIsNoticed(t *testing.T) {
 	follower.read()
 	follower.wantState(map[string]string{"a": "4", "b": "4"})
 
-	deleteTopic(t, b.Brokers(), stateName)
-	owner.eventually("a topic that is deleted", func() error {
-		err := owner.store.Append(t.Context(), []sinks.StateEntry{entry("x", "early")}, false)
-		var lost *sinks.StateLostError
-		if errors.As(err, &lost) {
-			return nil
-		}
-		return fmt.Errorf("%w; want a StateLostError", err)
-	})
+	deleteTopic(t, b.Brokers(), name)
+	awaitRefusal[*sinks.StateLostError](owner, entry("x", "early"))
 	owner.write(entry("a", "again"), entry("x", "1"))
 	if !follower.read() {
 		t.Error("a follower did not notice that the topic was recreated")
@@ -186,11 +203,10 @@ func TestALostStateIsNoticed(t *testing.T) {
 	follower.wantState(map[string]string{"a": "again", "x": "1"})
 }
 
-// TestATrimmedStateIsNoticedByTheNextCheckpoint, whenever that is: its answer has the offset of the oldest record.
-func TestATrimmedStateIsNoticedByTheNextCheckpoint(t *testing.T) {
-	t.Parallel()
-	b := startKafka(t)
-	owner := newStateClient(t, b.Brokers())
+// testTrimmedState trims the topic. The next checkpoint finds that, whenever it is: its answer has the offset of the oldest
+// record.
+func testTrimmedState(t *testing.T, b *broker.Broker, name string) {
+	owner := newStateClient(t, b.Brokers(), name)
 	owner.claim()
 	owner.read()
 	owner.write(entry("a", "1"))
@@ -199,10 +215,10 @@ func TestATrimmedStateIsNoticedByTheNextCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	alterTopic(t, b.Brokers(), stateName, "cleanup.policy", "compact,delete") // else the broker deletes nothing
+	alterTopic(t, b.Brokers(), name, "cleanup.policy", "compact,delete") // else the broker deletes nothing
 	request := kmsg.NewPtrDeleteRecordsRequest()
 	trimmed := kmsg.NewDeleteRecordsRequestTopic()
-	trimmed.Topic, trimmed.Partitions = stateName, []kmsg.DeleteRecordsRequestTopicPartition{{Offset: -1}}
+	trimmed.Topic, trimmed.Partitions = name, []kmsg.DeleteRecordsRequestTopicPartition{{Offset: -1}}
 	request.Topics, request.TimeoutMillis = append(request.Topics, trimmed), 10_000
 	owner.eventually("a trim", func() error {
 		answer, err := request.RequestWith(t.Context(), client)
@@ -216,44 +232,28 @@ func TestATrimmedStateIsNoticedByTheNextCheckpoint(t *testing.T) {
 		t.Errorf("the next checkpoint: %v, want a StateLostError", err)
 	}
 	owner.write(entry("a", "2"))
-	follower := newStateClient(t, b.Brokers())
+	follower := newStateClient(t, b.Brokers(), name)
 	follower.read()
 	follower.wantState(map[string]string{"a": "2", "b": "1"})
 }
 
-// TestADeposedOwnerWritesNothingToARecreatedState recreates the topic under an owner that does not know that it was
+// testRecreatedState recreates the topic under an owner that does not know that it was
 // replaced, and under the one that has replaced it, which finds that out. A broker takes any producer in a new partition.
-func TestADeposedOwnerWritesNothingToARecreatedState(t *testing.T) {
-	t.Parallel()
-	b := startKafka(t)
-	former, owner := newStateClient(t, b.Brokers()), newStateClient(t, b.Brokers())
+func testRecreatedState(t *testing.T, b *broker.Broker, name string) {
+	former, owner := newStateClient(t, b.Brokers(), name), newStateClient(t, b.Brokers(), name)
 	former.claim()
 	former.write(entry("a", "1"))
 	owner.claim()
 	owner.write(entry("a", "2"))
-	deleteTopic(t, b.Brokers(), stateName)
-	createTopic(t, b.Brokers(), stateName, 1)
-	alterTopic(t, b.Brokers(), stateName, "cleanup.policy", "compact")
+	deleteTopic(t, b.Brokers(), name)
+	createTopic(t, b.Brokers(), name, 1)
+	alterTopic(t, b.Brokers(), name, "cleanup.policy", "compact")
 
-	former.eventually("the end of a former owner", func() error {
-		err := former.store.Append(t.Context(), []sinks.StateEntry{entry("a", "late")}, false)
-		var deposed *sinks.DeposedError
-		if errors.As(err, &deposed) {
-			return nil
-		}
-		return fmt.Errorf("%w; want a DeposedError", err)
-	})
-	follower := newStateClient(t, b.Brokers())
+	awaitRefusal[*sinks.DeposedError](former, entry("a", "late"))
+	follower := newStateClient(t, b.Brokers(), name)
 	follower.read()
 	follower.wantState(map[string]string{})
-	owner.eventually("a state that is lost", func() error {
-		err := owner.store.Append(t.Context(), []sinks.StateEntry{entry("a", "3")}, false)
-		var lost *sinks.StateLostError
-		if errors.As(err, &lost) {
-			return nil
-		}
-		return fmt.Errorf("%w; want a StateLostError", err)
-	})
+	awaitRefusal[*sinks.StateLostError](owner, entry("a", "3"))
 	owner.write(entry("b", "1"))
 	follower.read()
 	follower.wantState(map[string]string{"b": "1"})
@@ -273,19 +273,17 @@ func settingsOf(t *testing.T, brokers []string, topic string) map[string]string 
 func TestStateTopicWithSeveralPartitionsIsNamed(t *testing.T) {
 	t.Parallel()
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(3, stateName))
-	c := newStateClient(t, brokers)
+	c := newStateClient(t, brokers, stateName)
 	_, err := c.store.Read(t.Context(), func(sinks.StateEntry) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "it has 3 partitions") || strings.Contains(err.Error(), "no broker") {
 		t.Errorf("the topic has 3 partitions: %v", err)
 	}
 }
 
-// TestEditedStateTopicIsReportedByItsOwner edits the topic so that it deletes old entries: its owner reports that while it
+// testEditedState edits the topic so that it deletes old entries: its owner reports that while it
 // writes, and not only the next failover.
-func TestEditedStateTopicIsReportedByItsOwner(t *testing.T) {
-	t.Parallel()
-	b := startKafka(t)
-	owner := newStateClient(t, b.Brokers())
+func testEditedState(t *testing.T, b *broker.Broker, name string) {
+	owner := newStateClient(t, b.Brokers(), name)
 	owner.claim()
 	owner.read()
 	reported := func() condition.Status { return owner.store.Condition() }
@@ -293,7 +291,7 @@ func TestEditedStateTopicIsReportedByItsOwner(t *testing.T) {
 		policy string
 		code   condition.Code
 	}{{"compact,delete", condition.StateMayLose}, {"compact", ""}} {
-		alterTopic(t, b.Brokers(), stateName, "cleanup.policy", step.policy)
+		alterTopic(t, b.Brokers(), name, "cleanup.policy", step.policy)
 		owner.eventually("a report", func() error {
 			owner.write(entry("a", "1"))
 			if now := reported(); now.Code != step.code || now.Code != "" && !strings.Contains(now.Cause, "cleanup.policy="+step.policy) {

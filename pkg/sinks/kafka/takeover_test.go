@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -18,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
@@ -50,17 +52,11 @@ func failoverHarness(brokers []string, prefix string, f format.Format, adapt fun
 func TestFailoverOnApacheKafka(t *testing.T) {
 	t.Parallel()
 	b := startKafka(t)
-	for name, adapt := range map[string]func(*Config){
-		"zstd": func(*Config) {}, "lz4": func(c *Config) { c.Compression = "lz4" }, "snappy": func(c *Config) { c.Compression = "snappy" },
-		"gzip": func(c *Config) { c.Compression = "gzip" }, "none": func(c *Config) { c.Compression = "none" },
+	for f, codec := range map[format.Format]string{ // the two do not depend on each other
+		format.JSON: "zstd", format.CloudEvents: "lz4", format.CloudEventsStructured: "snappy", format.Upsert: "gzip", format.Debezium: "none",
 	} {
-		t.Run(name, func(t *testing.T) {
-			sinktest.RunFailover(t, failoverHarness(b.Brokers(), "k8s."+name+".", format.JSON, adapt))
-		})
-	}
-	for _, f := range []format.Format{format.CloudEvents, format.CloudEventsStructured, format.Upsert, format.Debezium} {
-		t.Run(f.String(), func(t *testing.T) {
-			adapt := func(c *Config) { c.Tombstones = f == format.Debezium }
+		t.Run(f.String()+" "+codec, func(t *testing.T) {
+			adapt := func(c *Config) { c.Compression, c.Tombstones = codec, f == format.Debezium }
 			sinktest.RunFailover(t, failoverHarness(b.Brokers(), "k8s."+f.String()+".", f, adapt))
 		})
 	}
@@ -90,7 +86,7 @@ func deliveredWithTombstones(t testing.TB, records []*kgo.Record, tombstones boo
 func TestFailoverWhileBrokersDie(t *testing.T) {
 	require.Long(t)
 	t.Parallel()
-	cluster := startThreeBrokers(t)
+	cluster := startKafkaIn(t, t.TempDir(), 3, broker.Options{})
 	h := failoverHarness(cluster.Brokers(), "k8s.three.", format.JSON, func(c *Config) { c.RequestTimeout = 5 * time.Second })
 	allRunning := make(chan struct{}, 1) // holds a token while all brokers run
 	allRunning <- struct{}{}
@@ -193,9 +189,9 @@ func checkRenewal(t *testing.T, cfg Config, expires time.Duration) bool {
 // gone. So are those of a topic that does not exist any more, and those that 0.9.0 has recorded without the ID of a topic.
 func TestAFailoverUsesATopicAsItIsNow(t *testing.T) {
 	t.Parallel()
-	b := startKafka(t)
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	const before, now = 6, 3
-	cfg := Config{Brokers: b.Brokers(), Topic: topicA, CheckTopics: checkOff}
+	cfg := Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff}
 	createTopic(t, cfg.Brokers, topicA, before)
 	createTopic(t, cfg.Brokers, "k8s.deleted", 2)
 	older, state := openSink(t, cfg), replicatedLanes{}
@@ -284,18 +280,12 @@ func createTopicWhenDeleted(t *testing.T, brokers []string, topic string, partit
 // TestALaneIsNotGoneWhileABrokerDoesNotAnswer: it may be the one that knows of the topic.
 func TestALaneIsNotGoneWhileABrokerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	cluster := startThreeBrokers(t)
-	cfg := Config{Brokers: cluster.Brokers(), Topic: topicA, CheckTopics: checkOff, RequestTimeout: 5 * time.Second}
-	s, gone := openSink(t, cfg), topicLanes("k8s.deleted", 2)
+	c, brokers := startFakeCluster(t, kfake.NumBrokers(3))
+	s, gone := openSink(t, Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff}), topicLanes("k8s.deleted", 2)
 	mustFence(t, s, gone...)
-	victim := cluster[0].Process()
-	if err := victim.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	resume := freezeBroker(t, c, 0)
 	got := s.GoneLanes(t.Context(), gone)
-	if err := victim.Resume(); err != nil {
-		t.Fatal(err)
-	}
+	resume()
 	if len(got) > 0 {
 		t.Errorf("gone are %v, and a broker did not answer", got)
 	}

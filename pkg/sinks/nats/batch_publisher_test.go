@@ -40,9 +40,7 @@ func TestAnotherWriterIsReportedAndSurvived(t *testing.T) {
 	}
 	mustPublish(t, s, newPod("web", 2), newPod("web", 3))
 	mustPublish(t, s, newPod("web", 4))
-	if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4"; got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
-	}
+	mustHoldVersions(t, js, 4)
 	if got := strings.Count(lines.String(), "another writer publishes to stream"); got != 1 {
 		t.Errorf("the warning is logged %d times:\n%s", got, lines.String())
 	}
@@ -127,21 +125,14 @@ func restartSink(t *testing.T, url string, state []byte, newest uint64) *Sink {
 	return s
 }
 
-// openStoringSink returns a sink that starts without a state, and the state that it stores.
-func openStoringSink(t *testing.T, url string) (s *Sink, stored *[]byte) {
-	t.Helper()
-	s, stored = openSink(t, testConfig(url), discardLog), new([]byte)
-	if err := s.RestoreState(nil, 0, func(context.Context) error { *stored = s.State(0); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	return s, stored
-}
-
 // While the server refuses a subject, changes go by ID in many lanes. The state stored then contains nothing about batches,
 // and the process may die soon after it is back to batches.
 func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 	server := startServer(t, "")
-	s, stored := openStoringSink(t, server.URL())
+	s, stored := openSink(t, testConfig(server.URL()), discardLog), []byte(nil)
+	if err := s.RestoreState(nil, 0, func(context.Context) error { stored = s.State(0); return nil }); err != nil {
+		t.Fatal(err)
+	}
 	publishAllNumbered(t, s, 1, 3)
 	for version := 4; version <= 6; version++ {
 		one := []sinks.Message{{Offset: uint64(version), Change: newPod("web", version)}}
@@ -149,12 +140,10 @@ func TestAfterChangesWentByIDForAWhileACrashRepeatsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	*stored = s.State(6) // as with every stored cursor
+	stored = s.State(6) // as with every stored cursor
 	publishAllNumbered(t, s, 7, 9)
-	publishAllNumbered(t, restartSink(t, server.URL(), *stored, 9), 7, 10)
-	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10"; got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
-	}
+	publishAllNumbered(t, restartSink(t, server.URL(), stored, 9), 7, 10)
+	mustHoldVersions(t, connectClient(t, server.URL()), 10)
 }
 
 // The journal is an older copy, which knows the epoch but now gives the same offsets to other changes.
@@ -205,9 +194,7 @@ func TestABatchOfADeadProcessIsEndedBeforeAnotherBegins(t *testing.T) {
 	publishAllNumbered(t, after, 4, 7)
 	send(6, opAppend) // arrives late
 	publishAllNumbered(t, after, 8, 8)
-	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8"; got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
-	}
+	mustHoldVersions(t, connectClient(t, server.URL()), 8)
 }
 
 // A connection breaks, and a server still has a batch that was sent over it. The leader, asked over another connection, does
@@ -230,9 +217,7 @@ func TestABatchThatArrivesAfterTheServerWasAskedForItIsEnded(t *testing.T) {
 	send(5, opAppend)
 	send(6, opCommit)
 	publishAllNumbered(t, s, 7, 7)
-	if got, want := storedVersions(t, connectClient(t, server.URL())), "web/1 web/2 web/3 web/4 web/5 web/6 web/7"; got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
-	}
+	mustHoldVersions(t, connectClient(t, server.URL()), 7)
 }
 
 func TestABatchWithoutTheRightToReadTheStreamIsAnError(t *testing.T) {

@@ -64,25 +64,13 @@ func TestABrokenConnectionLosesRepeatsAndReordersNothing(t *testing.T) {
 // acksBetweenOutages is the number of acknowledgements, of all streams, after which the next outage begins.
 const acksBetweenOutages = 2400
 
-// driveStreams runs the suite's random publisher on all streams concurrently, during outages. Publishing waits for an outage
-// that is due. The streams are read after the last outage.
+// driveStreams runs the suite's random publisher on all streams concurrently, during outages. The streams are read after the
+// last outage.
 func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, outages ...func() error) {
 	const versions = 60
 	objects := acksBetweenOutages * (len(outages) + 1) / versions / len(streams)
-	schedule := &outageSchedule{outages: len(outages), changed: make(chan struct{})}
-	published := make(chan struct{})
-	var outs, publishing, reading sync.WaitGroup
-	outs.Go(func() {
-		for i, run := range outages {
-			if !schedule.awaitDue(published) {
-				t.Errorf("everything was published before outage %d", i)
-				return
-			}
-			if err := run(); err != nil {
-				t.Error(err)
-			}
-		}
-	})
+	schedule := &outageSchedule{t: t, left: outages}
+	var publishing, reading sync.WaitGroup
 	for name, h := range streams {
 		publishing.Add(1)
 		done := sync.OnceFunc(publishing.Done)
@@ -90,7 +78,8 @@ func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, outages ..
 		h.New = func(t testing.TB) sinks.Sink { return scheduledSink{open(t), schedule} }
 		h.Read = func(t testing.TB) []sinktest.Delivered {
 			done() // the suite reads after everything is published
-			outs.Wait()
+			publishing.Wait()
+			schedule.running.Wait()
 			return read(t)
 		}
 		reading.Go(func() {
@@ -98,51 +87,37 @@ func driveStreams(t *testing.T, streams map[string]*sinktest.Harness, outages ..
 			sinktest.PublishRandomly(t, *h, rand.New(rand.NewPCG(1, uint64(len(name)))), objects, versions)
 		})
 	}
-	publishing.Wait()
-	close(published)
 	reading.Wait()
-}
-
-// outageSchedule starts outages in the middle of publishing: each is due after a number of acknowledgements, and nothing
-// more is published until it begins.
-type outageSchedule struct {
-	outages int
-
-	mu      sync.Mutex
-	acked   int
-	begun   int           // outages
-	changed chan struct{} // closed and replaced at each change
-}
-
-// due reports whether an outage has to begin, and returns a channel that is closed at the next change.
-func (o *outageSchedule) due() (bool, <-chan struct{}) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.begun < o.outages && o.acked >= (o.begun+1)*acksBetweenOutages, o.changed
-}
-
-func (o *outageSchedule) update(acked, begun int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.acked, o.begun = o.acked+acked, o.begun+begun
-	close(o.changed)
-	o.changed = make(chan struct{})
-}
-
-// awaitDue waits until an outage is due, and lets publishing go on. It returns false if everything is published before that.
-func (o *outageSchedule) awaitDue(published <-chan struct{}) bool {
-	for {
-		due, changed := o.due()
-		if due {
-			o.update(0, 1)
-			return true
-		}
-		select {
-		case <-changed:
-		case <-published:
-			return false
-		}
+	if len(schedule.left) > 0 {
+		t.Errorf("everything was published before the last %d outages", len(schedule.left))
 	}
+}
+
+// outageSchedule starts outages in the middle of publishing, one at a time.
+type outageSchedule struct {
+	t       *testing.T
+	running sync.WaitGroup // one outage
+
+	mu    sync.Mutex
+	acked int // since the last outage began
+	left  []func() error
+}
+
+// recordAcks starts the next outage if it is due. Nothing more is published until that begins.
+func (o *outageSchedule) recordAcks(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.acked += n; len(o.left) == 0 || o.acked < acksBetweenOutages {
+		return
+	}
+	o.running.Wait()
+	run := o.left[0]
+	o.acked, o.left = 0, o.left[1:]
+	o.running.Go(func() {
+		if err := run(); err != nil {
+			o.t.Error(err)
+		}
+	})
 }
 
 // scheduledSink publishes according to a schedule of outages.
@@ -152,14 +127,8 @@ type scheduledSink struct {
 }
 
 func (s scheduledSink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-	for due, changed := s.schedule.due(); due && ctx.Err() == nil; due, changed = s.schedule.due() {
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
-	}
 	n, err := s.Sink.Publish(ctx, lane, batch)
-	s.schedule.update(n, 0)
+	s.schedule.recordAcks(n)
 	return n, err
 }
 

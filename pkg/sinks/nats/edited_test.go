@@ -28,30 +28,22 @@ func TestAnEditedStreamLosesRepeatsAndReordersNothing(t *testing.T) {
 				before := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true, AllowDirect: true}
 				createStream(t, js, before)
 				s := openSink(t, testConfig(server.URL()), discardLog)
-				update := func(config jetstream.StreamConfig) {
-					t.Helper()
-					if _, err := js.UpdateStream(t.Context(), config); err != nil {
-						t.Fatal(err)
-					}
-				}
 				publishAllNumbered(t, s, 1, 3)
 				state, next := s.State(0), 4
 				publishAllNumbered(t, s, next, 6) // the stored state does not cover these
 				edited := before
 				edited.Subjects = slices.Clone(before.Subjects)
 				edit(&edited)
-				update(edited)
+				updateStream(t, js, edited)
 				if down {
 					s = restartSink(t, server.URL(), state, 9)
 				} else {
 					next = 7
 				}
 				publishAllNumbered(t, s, next, 9)
-				update(before)
+				updateStream(t, js, before)
 				publishAllNumbered(t, s, 10, 12)
-				if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
-					t.Errorf("the stream holds %s, want %s", got, want)
-				}
+				mustHoldVersions(t, js, 12)
 			})
 		}
 	}
@@ -75,15 +67,11 @@ func TestAfterACrashPublishingResumesInAStreamThatTransformsSubjects(t *testing.
 	state = s.State(0)
 	publishAllNumbered(t, s, 10, 12)
 	config.AllowBatchPublish = false
-	if _, err := js.UpdateStream(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
+	updateStream(t, js, config)
 	if n, err := publishNumbered(t, restartSink(t, server.URL(), state, 15), 10, 15); n != 6 || err != nil {
 		t.Fatalf("by ID: %d accepted, %v", n, err)
 	}
-	if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12 web/13 web/14 web/15"; got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
-	}
+	mustHoldVersions(t, js, 15)
 }
 
 // The stream could not recognise copies in a batch, because messages in a batch have no ID.
@@ -95,15 +83,11 @@ func TestWhatWentByIDBeforeACrashGoesByIDAfterIt(t *testing.T) {
 	publishAllNumbered(t, s, 1, 3)
 	state := s.State(3)
 	publishAllNumbered(t, s, 4, 6) // the state is not stored after these
-	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true}); err != nil {
-		t.Fatal(err)
-	}
+	updateStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: true})
 	after := restartSink(t, server.URL(), state, 9)
 	publishAllNumbered(t, after, 4, 9)
 	publishAllNumbered(t, after, 10, 12)
-	if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9 web/10 web/11 web/12"; got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
-	}
+	mustHoldVersions(t, js, 12)
 	if after.batches.count == 0 {
 		t.Error("new changes go by ID, too")
 	}
@@ -120,9 +104,7 @@ func TestAStreamThatIsEditedNotToAcknowledgeIsNamed(t *testing.T) {
 		s := openSink(t, shortTimeoutConfig(server.URL()), discardLog)
 		waitAccepted(t, s, newPod("web", 1))
 		config.NoAck, config.AllowBatchPublish = true, false
-		if _, err := js.UpdateStream(t.Context(), config); err != nil {
-			t.Fatal(err)
-		}
+		updateStream(t, js, config)
 		if n, err := publishChanges(t, s, newPod("web", 2)); n != 0 || err == nil {
 			t.Fatalf("%d accepted, %v", n, err)
 		}
@@ -145,12 +127,8 @@ func TestABatchInDoubtIsResolvedWhenTheStreamStopsTakingBatches(t *testing.T) {
 		t.Fatal("delivered without an answer")
 	}
 	before.AllowBatchPublish = false
-	if _, err := js.UpdateStream(t.Context(), before); err != nil {
-		t.Fatal(err)
-	}
+	updateStream(t, js, before)
 	release()
 	publishAllNumbered(t, s, 4, 9)
-	if got, want := storedVersions(t, js), "web/1 web/2 web/3 web/4 web/5 web/6 web/7 web/8 web/9"; got != want {
-		t.Errorf("the stream holds %s, want %s", got, want)
-	}
+	mustHoldVersions(t, js, 9)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -58,18 +57,10 @@ func TestAFullServerHoldsTheSinkAndLosesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			limited.MaxMsgs, limited.MaxBytes = 0, 0
-			if _, err := js.UpdateStream(t.Context(), limited); err != nil {
-				t.Fatal(err)
-			}
+			updateStream(t, js, limited)
 			mustPublish(t, s, newPod("web", next), newPod("web", next+1))
 
-			var want []string
-			for version := range next + 1 {
-				want = append(want, newPod("web", version+1).ID())
-			}
-			if got := deliveredIDs(readDelivered(t, js, "K8S")); !slices.Equal(got, want) {
-				t.Errorf("the stream holds %q\nwant %q", got, want)
-			}
+			mustHoldVersions(t, js, next+1)
 		})
 	}
 }
@@ -100,14 +91,6 @@ func publishUntilRefused(t *testing.T, s *Sink) (version int) {
 	}
 	t.Fatal("no version was refused")
 	return 0
-}
-
-func deliveredIDs(all []sinktest.Delivered) []string {
-	var list []string
-	for _, d := range all {
-		list = append(list, d.ID)
-	}
-	return list
 }
 
 // A stream buffers messages up to a limit when they arrive faster than it stores them. This server has the lowest limit, one

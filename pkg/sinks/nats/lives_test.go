@@ -21,7 +21,7 @@ func TestRandomLivesOfStreamsLoseAndRepeatNothing(t *testing.T) {
 	for _, seed := range lives.Seeds(t, 4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			l := &streamLives{T: t, dir: t.TempDir(), state: startServer(t, ""), batches: seed%4 != 2}
-			l.server = startServerIn(t, l.dir, "")
+			l.server = startServerIn(t, l.dir)
 			l.create()
 			lives.Play(t, seed, l.bus())
 		})

@@ -19,11 +19,7 @@ func publishNumbered(t *testing.T, s *Sink, first, last int) (int, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var batch []sinks.Message
-	for version := first; version <= last; version++ {
-		batch = append(batch, sinks.Message{Offset: uint64(version), Change: newPod("web", version)})
-	}
-	return s.Publish(t.Context(), lane, batch)
+	return s.Publish(t.Context(), lane, podVersions(first, last))
 }
 
 // publishAllNumbered is publishNumbered until all versions are accepted.
@@ -47,7 +43,7 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			server := startServerIn(t, dir, "")
+			server := startServerIn(t, dir)
 			cfg := testConfig(server.URL())
 			if !test.batches {
 				createStreamWithoutBatches(t, server)

@@ -18,7 +18,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 	"github.com/kubecdc/kubecdc/test/sinktest"
 )
 
@@ -32,23 +31,13 @@ const testSubject = "k8s.{cluster}.{group}.{resource}.{namespace}.{name}"
 // startServer starts a server for one test.
 func startServer(t testing.TB, config string) *natsserver.Server {
 	t.Helper()
-	return startServerIn(t, t.TempDir(), config)
+	return natsserver.ForTest(t, natsserver.Options{Config: config})
 }
 
 // startServerIn is startServer with the files of the server below dir, for tests that change them.
-func startServerIn(t testing.TB, dir, config string) *natsserver.Server {
+func startServerIn(t testing.TB, dir string) *natsserver.Server {
 	t.Helper()
-	require.Integration(t)
-	s, err := natsserver.Start(context.Background(), natsserver.Options{Dir: dir, Config: config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return natsserver.ForTest(t, natsserver.Options{Dir: dir})
 }
 
 // testConfig is the configuration of most tests: a stream of its own, and a timeout that suffices on a starved machine.
@@ -78,12 +67,16 @@ func newSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 func openSink(t testing.TB, cfg Config, log *slog.Logger) *Sink {
 	t.Helper()
 	s := newSink(t, cfg, log)
+	closeAtEnd(t, s)
+	return s
+}
+
+func closeAtEnd(t testing.TB, s *Sink) {
 	t.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	return s
 }
 
 // connectClient returns an ordinary connection, to read and to edit streams.

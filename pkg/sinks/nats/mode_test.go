@@ -100,11 +100,7 @@ func TestABucketHoldsTheNewestWatermarkOfEachScope(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := s.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
+		closeAtEnd(t, s)
 		mark := func(namespace string, sequence uint64) *event.Change {
 			return &event.Change{
 				Type: event.Watermark, Cluster: "a.b", Resource: event.Resource{Group: "apps", Resource: "deployments"}, Namespace: namespace,
@@ -262,11 +258,7 @@ func TestABucketEqualsTheClustersAfterHostileRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
-			}
-		})
+		closeAtEnd(t, s)
 		stream := hostile.Make(2)
 		for _, c := range stream.Changes {
 			if f.CanRepresent(c) && !c.Type.IsBeside() {

@@ -65,9 +65,7 @@ func testReplacedLeader(t *testing.T, batches bool, begin func(r *fencedPublishe
 	ways.setIsolated(at, false)
 	r.publishAll(all, done, func() bool { return false })
 	waitReplicated(t, js, "K8S")
-	if last := mustBeContinuous(t, js, "K8S"); last != len(all) {
-		t.Errorf("the stream holds %d versions", last)
-	}
+	mustHoldVersions(t, js, len(all))
 }
 
 // publishAll publishes the rest of messages until all are acknowledged or enough returns true. It fails the test at a

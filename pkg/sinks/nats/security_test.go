@@ -16,7 +16,6 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	"github.com/kubecdc/kubecdc/test/parts/logs"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // openCheckedSink opens a sink and checks at the end of the test that its log contains no secret.
@@ -187,8 +186,8 @@ func TestAServerThatWantsTLSFirstNamesTheKeyAndDeliversWithIt(t *testing.T) {
 	ca, at := certificates.New(t), t.TempDir()
 	ca.IssueTo(t, at)
 	for value, needed := range map[string]bool{"true": true, "auto": false, "false": false} {
-		server := startSilentServer(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, handshake_first: %s }\n",
-			filepath.Join(at, "cert.pem"), filepath.Join(at, "key.pem"), value))
+		server := natsserver.ForTest(t, natsserver.Options{Silent: true, Config: fmt.Sprintf("tls { cert_file: %q, key_file: %q, handshake_first: %s }\n",
+			filepath.Join(at, "cert.pem"), filepath.Join(at, "key.pem"), value)})
 		cfg := shortTimeoutConfig(server.URL())
 		cfg.TLS.CA = filepath.Join(at, "ca.pem")
 		if needed {
@@ -203,20 +202,4 @@ func TestAServerThatWantsTLSFirstNamesTheKeyAndDeliversWithIt(t *testing.T) {
 			waitUnreachable(t, openCheckedSink(t, cfg), newPod("web", 2), "does not look like a TLS handshake", "remove nats.tls.handshakeFirst")
 		}
 	}
-}
-
-// startSilentServer is startServer for a server that waits for its clients to speak first.
-func startSilentServer(t *testing.T, config string) *natsserver.Server {
-	t.Helper()
-	require.Integration(t)
-	s, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir(), Config: config, Silent: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
 }

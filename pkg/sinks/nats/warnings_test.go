@@ -11,7 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
-func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
+func TestAStreamThatLosesMessagesIsWarnedOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		stream  jetstream.StreamConfig
 		warning string
@@ -26,24 +26,11 @@ func TestAStreamThatLosesMessagesIsUsedWithAWarning(t *testing.T) {
 		"enough":       {jetstream.StreamConfig{Discard: jetstream.DiscardOld, MaxBytes: smallStreamBytes}, ""},
 		"refuses more": {jetstream.StreamConfig{Discard: jetstream.DiscardNew, MaxMsgs: 100}, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			server := startServer(t, "")
-			test.stream.Name, test.stream.Subjects, test.stream.AllowBatchPublish = "K8S", []string{"k8s.>"}, true
-			createStream(t, connectClient(t, server.URL()), test.stream)
-			var lines logs.Buffer
-			s := openSink(t, testConfig(server.URL()), lines.Logger())
-			mustPublish(t, s, newPod("web", 1))
-			mustPublish(t, s, newPod("web", 2))
-			s.features.invalidate() // as after an outage
-			mustPublish(t, s, newPod("web", 3))
-			warnings, logged := strings.Join(warningsOf(s), "\n"), strings.Count(lines.String(), "code=SinkMayLose")
-			if test.warning == "" && (warnings != "" || logged != 0) {
-				t.Errorf("logged %d times: %s", logged, warnings)
-			}
-			if test.warning != "" && (!strings.Contains(warnings, test.warning) || logged != 1) {
-				t.Errorf("logged %d times: %s; want %q once", logged, warnings, test.warning)
-			}
-		})
+		v := streamVerifier{cfg: testConfig("")}
+		got := lossWarning(v.cfg, &stream.Info{Config: test.stream}) + v.perSubjectLimitWarning(test.stream)
+		if (got == "") != (test.warning == "") || !strings.Contains(got, test.warning) {
+			t.Errorf("%s: the warning is %q, want %q", name, got, test.warning)
+		}
 	}
 }
 
@@ -79,9 +66,7 @@ func TestAStreamThatIsEditedToLoseIsReportedUntilItIsMended(t *testing.T) {
 			test.edit(&edited)
 			for _, idle := range []bool{false, true} {
 				for _, settings := range []jetstream.StreamConfig{edited, before} {
-					if _, err := js.UpdateStream(t.Context(), settings); err != nil {
-						t.Fatal(err)
-					}
+					updateStream(t, js, settings)
 					passLookInterval(s)
 					if idle {
 						if err := s.Ping(t.Context()); err != nil {
@@ -96,6 +81,9 @@ func TestAStreamThatIsEditedToLoseIsReportedUntilItIsMended(t *testing.T) {
 						t.Errorf("idle %v, edited %v: the warning is %q", idle, loses, warning)
 					}
 				}
+			}
+			if n := strings.Count(lines.String(), "code=SinkMayLose"); n != 2 {
+				t.Errorf("logged %d times, want once for each time:\n%s", n, lines.String())
 			}
 			if err := js.DeleteStream(t.Context(), s.cfg.Stream); err != nil {
 				t.Fatal(err)
@@ -128,9 +116,7 @@ func TestAStreamThatIsEditedToBeUnfitHoldsTheSinkUntilItIsMended(t *testing.T) {
 	settings := streamSettings(t, js, "KV_objects")
 	for _, rollups := range []bool{false, true} {
 		settings.AllowRollup = rollups
-		if _, err := js.UpdateStream(t.Context(), settings); err != nil {
-			t.Fatal(err)
-		}
+		updateStream(t, js, settings)
 		if rollups {
 			mustPublish(t, s, newPod("web", 2))
 			continue
@@ -150,9 +136,7 @@ func TestBatchesBeginSoonAfterTheStreamIsEditedToTakeThem(t *testing.T) {
 	mustPublish(t, s, newPod("web", 1))
 	settings := streamSettings(t, js, "K8S")
 	settings.AllowBatchPublish = true
-	if _, err := js.UpdateStream(t.Context(), settings); err != nil {
-		t.Fatal(err)
-	}
+	updateStream(t, js, settings)
 	passLookInterval(s)
 	mustPublish(t, s, newPod("web", 2))
 	mustPublish(t, s, newPod("web", 3))

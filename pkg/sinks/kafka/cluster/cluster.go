@@ -185,9 +185,6 @@ func retryOnce(ctx context.Context, request func() error) error {
 // Throttling returns whether a quota delays requests, and for how long.
 func (c *Cluster) Throttling() condition.Status { return c.throttles.status() }
 
-// ThrottledFor returns how long the last of all throttled brokers will not read; at most zero when none is.
-func (c *Cluster) ThrottledFor() time.Duration { return c.throttles.remaining() }
-
 // Close ends every connection and waits within ctx until their goroutines have ended.
 func (c *Cluster) Close(ctx context.Context) error {
 	c.cancelRun(connection.ErrClosed)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -22,7 +21,7 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 // TestAConnectionIsAwaitedUntilTheLibraryReportsIt delays the library's connect handler: until it runs, the sink would
 // publish while its status is not connected.
 func TestAConnectionIsAwaitedUntilTheLibraryReportsIt(t *testing.T) {
-	server := startServer(t)
+	server := natsserver.ForTest(t, natsserver.Options{})
 	var absence Outage
 	absence.mu.Lock()
 	l := Dial(optionsFor(server.URL(), 3*time.Minute), &absence)
@@ -47,7 +46,7 @@ func TestAConnectionIsAwaitedUntilTheLibraryReportsIt(t *testing.T) {
 // TestASilentServerKeepsNoConnectionFromAnother gives links two servers, of which one accepts connections and sends nothing,
 // as one that is frozen. Each link picks by chance.
 func TestASilentServerKeepsNoConnectionFromAnother(t *testing.T) {
-	server := startServer(t)
+	server := natsserver.ForTest(t, natsserver.Options{})
 	frozen := listen(t, func(net.Conn) {})
 	var links sync.WaitGroup
 	for range 8 {
@@ -79,7 +78,7 @@ func TestASilentServerDelaysAnotherLittle(t *testing.T) {
 
 // TestASlowServerIsWaitedForAtLast passes on what the server sends with a delay that is above the first patience.
 func TestASlowServerIsWaitedForAtLast(t *testing.T) {
-	server := startServer(t)
+	server := natsserver.ForTest(t, natsserver.Options{})
 	slow := listen(t, func(client net.Conn) {
 		target, err := net.Dial("tcp", strings.TrimPrefix(server.URL(), "nats://"))
 		if err != nil {
@@ -94,22 +93,6 @@ func TestASlowServerIsWaitedForAtLast(t *testing.T) {
 		_, _ = io.Copy(client, target)
 	})
 	requireConnected(t, "nats://"+slow, time.Minute)
-}
-
-// startServer starts a server for the duration of the test.
-func startServer(t *testing.T) *natsserver.Server {
-	t.Helper()
-	require.Integration(t)
-	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
-	return server
 }
 
 // optionsFor are the options of a link without credentials.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/test/parts/natsserver"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // fakeStream answers requests about a stream. The first requests for a message are answered by a server that lacks it.
@@ -55,13 +54,8 @@ func connectLink(t *testing.T, url string, timeout time.Duration) *connection.Li
 // startRedirected starts a server at which a test answers for JetStream, under subjects that begin with "fake.".
 func startRedirected(t *testing.T) (*natsserver.Server, *nats.Conn) {
 	t.Helper()
-	require.Integration(t)
 	const redirected = `accounts { A { users: [{user: u, password: p}], mappings: { "$JS.API.>": "fake.>" } } }` + "\nno_auth_user: u\n"
-	server, err := natsserver.Start(t.Context(), natsserver.Options{Dir: t.TempDir(), Config: redirected})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Kill() }) //nolint:errcheck // the test is over
+	server := natsserver.ForTest(t, natsserver.Options{Config: redirected})
 	nc, err := nats.Connect(server.URL())
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,7 @@
-// Command parts builds and runs the real servers that kubecdc is tested against: a Kubernetes control plane, a NATS
+// Command parts builds or fetches, once, the real servers that kubecdc is tested against: a Kubernetes control plane, a NATS
 // server with JetStream, an Apache Kafka broker.
 //
-//	parts build all                                     builds or fetches the programs, once
-//	parts up controlplane,nats,kafka --dir DIRECTORY    runs servers until SIGINT or SIGTERM
+//	parts build all
 //
 // Names of parts may be separated by commas or blanks; "all" stands for all of them.
 package main
@@ -10,7 +9,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -21,7 +19,6 @@ import (
 
 const usage = `usage:
   parts build [controlplane|nats|kafka|all]...
-  parts up PARTS --dir DIRECTORY [--apiserver-port N] [--nats-port N] [--kafka-port N]
 `
 
 const (
@@ -37,7 +34,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := command(ctx, os.Args[1:], os.Stdout)
 	stop()
-	if err == nil || errors.Is(err, flag.ErrHelp) {
+	if err == nil {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "parts:", err)
@@ -52,24 +49,17 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
 		return fmt.Errorf("%w: no subcommand", errUsage)
 	}
-	switch args[0] {
-	case "build":
-		parts, err := partNames(args[1:])
-		if err != nil {
-			return err
-		}
-		return buildParts(ctx, parts, out)
-	case "up":
-		options, err := parseUp(args[1:])
-		if err != nil {
-			return err
-		}
-		return up(ctx, options, out)
+	if args[0] != "build" {
+		return fmt.Errorf("%w: unknown subcommand %q", errUsage, args[0])
 	}
-	return fmt.Errorf("%w: unknown subcommand %q", errUsage, args[0])
+	parts, err := partNames(args[1:])
+	if err != nil {
+		return err
+	}
+	return buildParts(ctx, parts, out)
 }
 
-// partNames returns the parts that words name, in the order in which they start. No word means all.
+// partNames returns the parts that words name, always in one order. No word means all.
 func partNames(words []string) ([]string, error) {
 	all := []string{controlPlanePart, natsPart, kafkaPart}
 	wanted := make(map[string]bool)
