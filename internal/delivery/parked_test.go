@@ -602,51 +602,6 @@ func TestLanesResumeWhenTheirReplacementIsWithdrawn(t *testing.T) {
 	})
 }
 
-func TestADestinationThatRejectsEverythingIsUnavailable(t *testing.T) {
-	for _, lanes := range []int{1, 10} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newEndlessJournal(300, lanes)
-			var mu sync.Mutex
-			rejects, accepted, last := true, map[uint64]bool{}, map[string]uint64{}
-			publish := func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
-				time.Sleep(5 * time.Millisecond)
-				mu.Lock()
-				defer mu.Unlock()
-				if rejects {
-					return 0, &sinks.RejectedError{Reason: "400 Bad Request"}
-				}
-				for _, m := range batch {
-					if key := m.Change.Key(); m.Offset < last[key] { // I3; what proves the destination well is sent again in its turn
-						t.Errorf("%s: %d after %d", key, m.Offset, last[key])
-					} else {
-						last[key] = m.Offset
-					}
-					accepted[m.Offset] = true
-				}
-				return len(batch), nil
-			}
-			p := startPipeline(t, singleDestination{sinkFuncs{publish: publish}}, s, event.Cursor{}, Config{WindowBytes: 150_000})
-			time.Sleep(10 * time.Minute)
-			if _, dead := s.currentProgress(); len(dead) > maxUnprovenRejections {
-				t.Errorf("%d lanes: %d dead letters of a destination that accepts nothing", lanes, len(dead))
-			}
-			if got := p.Stats().Condition; got.Code != condition.SinkRejectsAll || !strings.Contains(got.Cause, "400 Bad Request") {
-				t.Errorf("%d lanes: %+v", lanes, got)
-			}
-			mu.Lock()
-			rejects = false
-			mu.Unlock()
-			s.lastOffset.Store(s.newestOffset())
-			p.drainUpTo(t, s.lastOffset.Load())
-			_, dead := s.currentProgress()
-			if len(accepted)+len(dead) != int(s.lastOffset.Load()) {
-				t.Errorf("%d delivered and %d dead of %d", len(accepted), len(dead), s.lastOffset.Load())
-			}
-			p.log.wantOnce(t, "other sinks continue")
-		})
-	}
-}
-
 // TestOversizedChangesBecomeDeadLettersHoweverManyInARow has nine of ten changes be larger than everything that the
 // destination has accepted.
 func TestOversizedChangesBecomeDeadLettersHoweverManyInARow(t *testing.T) {

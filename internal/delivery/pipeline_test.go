@@ -386,26 +386,6 @@ func TestRecordsOfOneSinkAreSkippedByAllOthers(t *testing.T) {
 	})
 }
 
-func TestAWithheldChangeBecomesADeadLetterAndIsShownToNoSink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var to laneRecorder
-		var s storedProgress
-		records := changesIn("a", "a", "a")
-		records[1].Change.Withheld = "cannot be redacted"
-		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-			to.recordBatch(lane, batch)
-			return len(batch), nil
-		}}
-		p := startPipeline(t, sink, journalOf(records, &s), event.Cursor{}, Config{})
-		p.drainUpTo(t, 3)
-		to.wantLanes(t, "map[a:[1 3]]")
-		wantCursor(t, &s, "3 map[]")
-		if _, dead := s.currentProgress(); len(dead) != 1 || dead[0].Offset != 2 || dead[0].Reason != "rejected: withheld: cannot be redacted" {
-			t.Errorf("dead letters %+v", dead)
-		}
-	})
-}
-
 func TestADeadLetterIsNotRepeatedWhenAnotherLaneHoldsTheCursorBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s storedProgress
@@ -820,26 +800,5 @@ func TestAJournalThatCannotBeReadEndsThePipelineWithAReason(t *testing.T) {
 				t.Errorf("got %v, want %s", err, want)
 			}
 		}
-	})
-}
-
-func TestFinishedLanesTakeNoMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lanes := make([]string, 1000)
-		for i := range lanes {
-			lanes[i] = fmt.Sprint("lane", i)
-		}
-		var s storedProgress
-		journal := journalOf(changesIn(lanes...), &s)
-		p := startPipeline(t, acceptAll(&laneRecorder{}), journal, event.Cursor{}, Config{})
-		awaitSettle()
-		if got := p.Stats().Lanes; got != 1000 {
-			t.Errorf("%d lanes after the first settle, want 1000: they may come back at once", got)
-		}
-		time.Sleep(2*laneIdleTimeout + time.Second)
-		if got := p.Stats().Lanes; got != 0 {
-			t.Errorf("%d idle lanes are in memory", got)
-		}
-		p.drainUpTo(t, 1000)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -255,7 +256,8 @@ func TestADestinationThatBeginsToRejectEverythingHasAHundredDeadLetters(t *testi
 				time.Sleep(10 * time.Second)
 				rejects.Store(true)
 				time.Sleep(15 * time.Second)
-				if c := p.Stats().Condition; c.Code != condition.SinkRejectsAll || c.Severity != condition.NotReady {
+				if c := p.Stats().Condition; c.Code != condition.SinkRejectsAll || c.Severity != condition.NotReady ||
+					!strings.Contains(c.Cause, "400 Bad Request") {
 					t.Errorf("stateful %v, %d lanes: after 15 s %+v", stateful, lanes, c)
 				}
 				time.Sleep(2 * time.Minute)
