@@ -170,52 +170,6 @@ func TestKnownObjectsAndLastStatesAreCounted(t *testing.T) {
 	}
 }
 
-// damageLog changes a byte in the first part of the newest log of a store.
-func damageLog(t *testing.T, dir string) {
-	t.Helper()
-	logs, _ := filepath.Glob(filepath.Join(dir, storeName, "*.log"))
-	path := logs[len(logs)-1]
-	b, err := os.ReadFile(path)
-	if err != nil || len(b) < 1000 {
-		t.Fatalf("%s has %d bytes, %v", path, len(b), err)
-	}
-	b[len(b)/10] ^= 0xff
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestDamagedLogIsNotMistakenForItsEnd(t *testing.T) {
-	for name, stop := range map[string]func(t *testing.T, j *runningJournal) string{
-		"after an orderly stop": func(_ *testing.T, j *runningJournal) string { j.stopAndClose(); return j.opts.Dir },
-		"a moment before a crash": func(t *testing.T, j *runningJournal) string {
-			copied := filepath.Join(t.TempDir(), "copy")
-			if err := os.CopyFS(copied, os.DirFS(j.opts.Dir)); err != nil {
-				t.Fatal(err)
-			}
-			return copied
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			j := startJournal(t, Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}})
-			for n := range 400 {
-				j.mustAppend(smallObservation("s", n+1))
-				if n%10 == 0 {
-					j.waitFor(uint64(n + 1))
-				}
-			}
-			j.waitFor(400)
-			j.mustSettle("main", event.Cursor{Low: 300})
-			dir := stop(t, j)
-			damageLog(t, dir)
-			j = startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}})
-			if r, ok := j.PendingRecovery(); !ok || !strings.Contains(r.Reason, "acknowledged") {
-				t.Errorf("newest %d, recovered %v %+v", j.Newest(), ok, r)
-			}
-		})
-	}
-}
-
 func TestFilesArePrivateToTheUser(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	use := func() {

@@ -25,23 +25,6 @@ func loadCluster(t *testing.T, j *Journal) (cluster, anew string, resources []st
 	return cluster, anew, resources
 }
 
-func TestTheClusterIsRemembered(t *testing.T) {
-	fsys := vfs.NewMem()
-	j := startJournal(t, Options{FS: fsys})
-	if cluster, anew, _ := loadCluster(t, j.Journal); cluster != "" || anew != "" {
-		t.Errorf("a new journal is of cluster %q, begun anew %q", cluster, anew)
-	}
-	if err := j.SetCluster(t.Context(), "u1"); err != nil {
-		t.Fatal(err)
-	}
-	j.mustAppend(event.Observation{Resource: resourceNamed("pods"), Scope: "pods", Position: "9"})
-	j.stopAndClose()
-	j = startJournal(t, Options{FS: fsys})
-	if cluster, anew, names := loadCluster(t, j.Journal); cluster != "u1" || anew != "" || len(names) != 1 {
-		t.Errorf("cluster %q, begun anew %q, resources %q", cluster, anew, names)
-	}
-}
-
 // TestAJournalIsBoundToTheNameOfItsCluster because all keys and IDs begin with that. A refused start changes nothing.
 func TestAJournalIsBoundToTheNameOfItsCluster(t *testing.T) {
 	for _, c := range []struct {

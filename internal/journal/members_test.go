@@ -82,26 +82,6 @@ func TestASinkThatReturnsGetsAGapForWhatWasTrimmed(t *testing.T) {
 	}
 }
 
-// TestASinkThatReturnsInTimeContinuesWithoutAGap removes a sink and adds it again before anything is trimmed: it continues
-// behind what it had received.
-func TestASinkThatReturnsInTimeContinuesWithoutAGap(t *testing.T) {
-	j := startJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "other"}, ClusterName: "prod"}})
-	for n := range 10 {
-		j.mustAppend(smallObservation("pods", n+1))
-	}
-	j.waitFor(10)
-	j.mustSettle("other", event.Cursor{Low: 4})
-	for _, names := range [][]string{{"main"}, {"main", "other"}} {
-		if err := j.Declare(t.Context(), Declaration{Sinks: names, ClusterName: "prod"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if cursor, _, err := j.Cursor("other"); err != nil || cursor.Low != 4 || gapsFor(t, j, "other") != nil {
-		t.Errorf("it continues at %d with the gaps %q (%v)", cursor.Low, gapsFor(t, j, "other"), err)
-	}
-	j.stopAndClose()
-}
-
 // TestASinkThatAnOlderExporterRemovedGetsNoGap opens a journal that lacks the positions of a removed sink.
 func TestASinkThatAnOlderExporterRemovedGetsNoGap(t *testing.T) {
 	opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "other"}, ClusterName: "prod"}}

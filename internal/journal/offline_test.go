@@ -197,29 +197,6 @@ func TestOfflineAndRunningAgreeOnTheNumbers(t *testing.T) {
 	}
 }
 
-func TestARangeOfChangesIsReadFromWithinFrames(t *testing.T) {
-	dir := t.TempDir()
-	writeStoppedJournal(t, dir)
-	o := openOffline(t, dir)
-	defer o.Close()
-	for _, c := range []struct{ from, to, first, last, n uint64 }{
-		{1, 1, 1, 1, 1}, {0, 3, 1, 3, 3}, {149, 160, 149, 160, 12}, {300, 999, 300, 300, 1}, {301, 999, 0, 0, 0}, {9, 8, 0, 0, 0},
-	} {
-		var got []uint64
-		err := o.ForEachChange(c.from, c.to, func(r event.Record) error {
-			got = append(got, r.Offset)
-			return nil
-		})
-		if err != nil || uint64(len(got)) != c.n || c.n > 0 && (got[0] != c.first || got[c.n-1] != c.last) {
-			t.Errorf("%d to %d: %v %v", c.from, c.to, got, err)
-		}
-	}
-	enough := errors.New("enough")
-	if err := o.ForEachChange(1, 300, func(event.Record) error { return enough }); !errors.Is(err, enough) || errors.Is(err, ErrBroken) {
-		t.Errorf("%v, want what the reader said", err)
-	}
-}
-
 func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 	dir, copied := t.TempDir(), filepath.Join(t.TempDir(), "copy")
 	j := startJournal(t, Options{Dir: dir})
@@ -248,17 +225,7 @@ func TestAJournalWhoseExporterWasKilledIsRead(t *testing.T) {
 }
 
 func TestABrokenStoreIsReportedAndLeftAsItIs(t *testing.T) {
-	for name, breakIt := range map[string]func(t *testing.T, dir string){
-		"manifest":         func(t *testing.T, dir string) { corruptFiles(t, dir, "") },
-		"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
-		"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
-		"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
-		"version is odd":   func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyVersion, []byte("other journal 1")) },
-		"frame is odd":     func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyFrame(999), []byte{1}) },
-		"cursor is too far": func(t *testing.T, dir string) {
-			putRaw(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))
-		},
-	} {
+	for name, breakIt := range storeBreakages {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			fillJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}})
@@ -293,19 +260,6 @@ func TestABadBlockFoundWhileReadingIsReported(t *testing.T) {
 	})
 }
 
-func TestAnAbsentJournalIsNotMade(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "none")
-	if _, err := OpenOffline(dir); !errors.Is(err, ErrNoJournal) || !strings.Contains(err.Error(), dir) {
-		t.Errorf("open: %v, want ErrAbsent and the directory named", err)
-	}
-	if _, err := discardStopped(dir, "main", nil); !errors.Is(err, ErrNoJournal) {
-		t.Errorf("discard: %v, want ErrAbsent", err)
-	}
-	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the directory was made: %v", err)
-	}
-}
-
 // discardStopped drops the dead letters of a sink from the journal of a stopped exporter: some, or with nil all.
 func discardStopped(dir, sink string, offsets []uint64) (dropped int, err error) {
 	err = EditStopped(context.Background(), dir, func(j *Journal) error {
@@ -320,40 +274,6 @@ func discardStopped(dir, sink string, offsets []uint64) (dropped int, err error)
 		return err
 	})
 	return dropped, err
-}
-
-func TestDeadLettersAreDiscardedOneByOneOrAll(t *testing.T) {
-	dir := t.TempDir()
-	all := writeStoppedJournal(t, dir)
-	if n, err := discardStopped(dir, "bus", []uint64{6}); err != nil || n != 0 {
-		t.Errorf("one that is not there: %d, %v", n, err)
-	}
-	if n, err := discardStopped(dir, "bus", []uint64{9, 9}); err != nil || n != 1 {
-		t.Errorf("one: %d, %v", n, err)
-	}
-	o := openOffline(t, dir)
-	if d, err := o.DeadLettersAfter("bus", 5, 9); len(d) > 0 || err != nil {
-		t.Errorf("the discarded one: %v %v", d, err)
-	}
-	if d, err := o.DeadLettersAfter("bus", 4, 9); err != nil || len(d) != 1 || d[0].Reason != "too large" || !reflect.DeepEqual(d[0].Change, all[4]) {
-		t.Errorf("the other one: %+v %v", d, err)
-	}
-	if err := o.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := discardStopped(dir, "bus", nil); err != nil || n != 1 {
-		t.Errorf("the rest: %d, %v", n, err)
-	}
-	if n, err := discardStopped(dir, "bus", nil); err != nil || n != 0 {
-		t.Errorf("none: %d, %v", n, err)
-	}
-	j := startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"bus"}}}) // nothing else has changed
-	if s := j.Stat(); s.Sinks[0].DeadLetters != 0 || s.Newest != 300 {
-		t.Errorf("after a discard: %+v", s)
-	}
-	if c, _, err := j.Cursor("bus"); err != nil || c.Low != 120 {
-		t.Errorf("after a discard: cursor %+v, %v", c, err)
-	}
 }
 
 // holdEnv is the environment variable that makes a child process of TestAReaderAndAnExporterKeepEachOtherOut hold a journal.

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -73,36 +72,6 @@ func TestResourcesDoNotShareKeys(t *testing.T) {
 	}
 }
 
-func TestWhyHistoryIsLostIsStoredUntilThereIsAPosition(t *testing.T) {
-	pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
-	gap := &event.Change{Type: event.Gap, Resource: pods, Gap: &event.GapInfo{Reason: "edited"}, ObservedAt: time.Unix(1, 0).UTC()}
-	for name, c := range map[string]struct {
-		then event.Observation
-		want event.StoredScope
-	}{
-		"a snapshot begins":  {event.Observation{Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", LostReason: "edited", Pass: "p1"}},
-		"and a snapshot":     {event.Observation{Changes: []*event.Change{gap}, LostReason: "again", Snapshot: "s2"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s2", LostReason: "again", Pass: "p1"}},
-		"it asks for a list": {event.Observation{Changes: []*event.Change{gap}, LostReason: "again"}, event.StoredScope{ID: "pods;l=x", LostReason: "again", Pass: "p1"}},
-		"a position":         {event.Observation{Position: "9"}, event.StoredScope{ID: "pods;l=x", Snapshot: "s1", Position: "9"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}}
-			j := startJournal(t, opts)
-			if err := j.SetScopes(t.Context(), pods, []event.StoredScope{{ID: "pods;l=x", Snapshot: "s1", LostReason: "edited", Pass: "p1"}}); err != nil {
-				t.Fatal(err)
-			}
-			c.then.Resource, c.then.Scope = pods, "pods;l=x"
-			j.mustAppend(c.then)
-			j.stopAndClose()
-			j = startJournal(t, opts)
-			got, err := j.LoadResource("pods", func(event.Known) {})
-			if err != nil || got.Resource != pods || !reflect.DeepEqual(got.Scopes, []event.StoredScope{c.want}) {
-				t.Errorf("stored %+v %v, want %+v", got, err, c.want)
-			}
-		})
-	}
-}
-
 func TestASecondExporterIsKeptOut(t *testing.T) {
 	dir := t.TempDir()
 	j := startJournal(t, Options{Dir: dir})
@@ -112,44 +81,6 @@ func TestASecondExporterIsKeptOut(t *testing.T) {
 	}
 	j.stopAndClose()
 	startJournal(t, Options{Dir: dir})
-}
-
-func TestAllReadersSeeTheSameOrder(t *testing.T) {
-	const scopes, each = 4, 500
-	j := startJournal(t, Options{FS: vfs.NewMem(), TailBytes: 64 << 10, PendingBytes: 16 << 10})
-	logs := make([][]string, 3)
-	var wg sync.WaitGroup
-	for i := range logs {
-		wg.Go(func() {
-			for _, rec := range j.readTo(0, scopes*each) {
-				logs[i] = append(logs[i], fmt.Sprint(rec.Offset, " ", rec.Change.Cluster, " ", rec.Change.ResourceVersion))
-			}
-		})
-	}
-	for s := range scopes {
-		wg.Go(func() {
-			for n := range each {
-				o := smallObservation(fmt.Sprint("s", s), n)
-				o.Changes[0].Cluster = o.Scope
-				if err := j.Append(t.Context(), o); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if !reflect.DeepEqual(logs[0], logs[1]) || !reflect.DeepEqual(logs[0], logs[2]) {
-		t.Error("readers saw different logs")
-	}
-	last := map[string]int{}
-	for _, rec := range j.readTo(0, scopes*each) {
-		n := 0
-		_, _ = fmt.Sscan(rec.Change.ResourceVersion, &n)
-		if n != last[rec.Change.Cluster] {
-			t.Fatalf("scope %s: change %d where %d is due", rec.Change.Cluster, n, last[rec.Change.Cluster])
-		}
-		last[rec.Change.Cluster] = n + 1
-	}
 }
 
 func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
@@ -178,66 +109,6 @@ func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
 	<-appended
 	if st := j.Stat(); st.Oldest == 1 || st.RetainedBytes > 64<<10+32<<10 {
 		t.Errorf("after settling: oldest %d, %d bytes retained", st.Oldest, st.RetainedBytes)
-	}
-}
-
-func TestASinkThatNeverSettledHoldsEverything(t *testing.T) {
-	j := startJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"fast", "new"}}, MaxBytes: 1 << 20})
-	for n := range 200 {
-		j.mustAppend(event.Observation{Resource: resourceNamed("s"), Scope: "s", Changes: []*event.Change{podChange(n, 4096)}})
-	}
-	j.waitFor(200)
-	j.mustSettle("fast", event.Cursor{Low: 200})
-	if got := j.Oldest(); got != 1 {
-		t.Fatalf("oldest %d, want 1", got)
-	}
-}
-
-func TestTheLastOffsetIsNeverReused(t *testing.T) {
-	fs := vfs.NewMem()
-	opts := Options{FS: fs, Declaration: Declaration{Sinks: []string{"main"}}, MaxBytes: 4096}
-	for n := range 5 {
-		j := startJournal(t, opts)
-		j.mustAppend(smallObservation("s", n))
-		j.waitFor(uint64(n + 1))
-		j.mustSettle("main", event.Cursor{Low: uint64(n + 1)})
-		j.stopAndClose()
-	}
-}
-
-func TestCursorsAndDeadLettersOfOneSettlementAreBothThere(t *testing.T) {
-	opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main", "other"}}}
-	j := startJournal(t, opts)
-	for n := range 10 {
-		j.mustAppend(smallObservation("s", n))
-	}
-	records := j.readTo(0, 10)
-	dead := event.DeadLetter{Offset: 3, Time: time.Unix(5, 6).UTC(), Reason: "too large", Change: records[2].Change}
-	j.mustSettle("main", event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7, "b": 9}, Layout: "v1"}, dead)
-	j.mustSettle("main", event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}, dead) // the same once more
-	j.stopAndClose()
-
-	opts.Sinks = []string{"main", "new"}
-	j = startJournal(t, opts)
-	got, ok, err := j.Cursor("main")
-	if want := (event.Cursor{Low: 4, High: 9, Lanes: map[string]uint64{"a": 7}, Layout: "v1", State: []byte{0, 1}}); err != nil || !ok || !reflect.DeepEqual(got, want) {
-		t.Errorf("cursor %+v %v %v, want %+v", got, ok, err, want)
-	}
-	var letters []event.DeadLetter
-	if err := j.DeadLetters.reader().forEachLetter("main", func(d event.DeadLetter) error { letters = append(letters, d); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(letters, []event.DeadLetter{dead}) {
-		t.Errorf("dead letters %+v, want %+v", letters, dead)
-	}
-	if _, ok, err := j.Cursor("new"); ok || err != nil {
-		t.Errorf("a new sink has a cursor: %v %v", ok, err)
-	}
-	if _, _, err := j.Cursor("other"); err == nil {
-		t.Error("a sink that is not declared has a cursor")
-	}
-	if st := j.Stat().Sinks[0]; st.DeadLetters != 1 || st.DeadBytes == 0 {
-		t.Errorf("stat %+v, want one dead letter", st)
 	}
 }
 
@@ -332,18 +203,21 @@ func corruptFiles(t *testing.T, dir, suffix string) {
 	}
 }
 
+// storeBreakages are ways to break the store of a journal that has a cursor of the sink main.
+var storeBreakages = map[string]func(t *testing.T, dir string){
+	"manifest":         func(t *testing.T, dir string) { corruptFiles(t, dir, "") },
+	"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
+	"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
+	"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
+	"version is odd":   func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyVersion, []byte("other journal 1")) },
+	"frame is odd":     func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyFrame(999), []byte{1}) },
+	"cursor is too far": func(t *testing.T, dir string) {
+		putRaw(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))
+	},
+}
+
 func TestBrokenStoreIsMovedAsideAndReported(t *testing.T) {
-	for name, breakIt := range map[string]func(t *testing.T, dir string){
-		"manifest":         func(t *testing.T, dir string) { corruptFiles(t, dir, "") },
-		"tables are gone":  func(t *testing.T, dir string) { removeAll(t, dir, "*.sst") },
-		"manifest is gone": func(t *testing.T, dir string) { removeAll(t, dir, "MANIFEST-*") },
-		"marked":           func(t *testing.T, dir string) { markStore(t, dir) },
-		"version is odd":   func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyVersion, []byte("other journal 1")) },
-		"frame is odd":     func(t *testing.T, dir string) { putRaw(t, dir, codec.KeyFrame(999), []byte{1}) },
-		"cursor is too far": func(t *testing.T, dir string) {
-			putRaw(t, dir, codec.KeyCursor("main"), codec.EncodeCursor(event.Cursor{Low: 1 << 40}))
-		},
-	} {
+	for name, breakIt := range storeBreakages {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			opts := Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}}
@@ -460,30 +334,6 @@ func TestBadBlockFoundWhileReadingEndsRunAndNextOpenRecovers(t *testing.T) {
 		}
 		next.stopAndClose()
 	})
-}
-
-func TestATornLogTailLosesOnlyWhatWasNotDurable(t *testing.T) {
-	dir := t.TempDir()
-	j := startJournal(t, Options{Dir: dir})
-	j.mustAppend(smallObservation("s", 1))
-	j.waitFor(1)
-	j.stopAndClose()
-	logs, _ := filepath.Glob(filepath.Join(dir, storeName, "*.log"))
-	f, err := os.OpenFile(logs[len(logs)-1], os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.Write(make([]byte, 5000))
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
-	j = startJournal(t, Options{Dir: dir})
-	if r, ok := j.PendingRecovery(); ok {
-		t.Fatalf("a torn tail was taken for a broken store: %+v", r)
-	}
-	if _, s := j.loadStored("s"); j.Newest() != 1 || s.Position != "1" {
-		t.Errorf("newest %d position %q, want 1 and 1", j.Newest(), s.Position)
-	}
 }
 
 // fullDisk fails writes with ENOSPC while it is full.

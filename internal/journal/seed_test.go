@@ -188,11 +188,3 @@ func TestSeedHasNoBodiesUntilFilled(t *testing.T) {
 	}
 	bodiless(false)
 }
-
-// BenchmarkSeed seeds a journal on the real disk with a million known objects. One op is one seed.
-func BenchmarkSeed(b *testing.B) {
-	j := startJournal(b, Options{Dir: b.TempDir(), Declaration: Declaration{Sinks: []string{"main"}}})
-	for b.Loop() {
-		j.mustSeed(podSeed(1_000_000))
-	}
-}

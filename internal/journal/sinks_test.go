@@ -49,8 +49,8 @@ func TestDeclaredSinksHoldTheTrim(t *testing.T) {
 	}
 	j.stopAndClose()
 	j = startJournal(t, Options{FS: fs, Declaration: Declaration{Sinks: []string{"main", "new"}}})
-	if cursor, _, err := j.Cursor("new"); cursor.Low != 4 || err != nil {
-		t.Errorf("a sink that returns continues at %d (%v)", cursor.Low, err)
+	if cursor, _, err := j.Cursor("new"); cursor.Low != 4 || err != nil || gapsFor(t, j, "new") != nil {
+		t.Errorf("a sink that returns in time continues at %d with the gaps %q (%v)", cursor.Low, gapsFor(t, j, "new"), err)
 	}
 }
 
