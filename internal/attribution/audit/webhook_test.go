@@ -211,28 +211,3 @@ func TestCertificateErrorNamesConfigurationKey(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkWebhook sends batches of a hundred events of 1.5 kB over TLS, as an API server does. Time and memory are per
-// event, for both ends together.
-func BenchmarkWebhook(b *testing.B) {
-	const batch = 100
-	s := startWebhook(b)
-	event := `{"kind":"Event","apiVersion":"audit.k8s.io/v1","auditID":"1","stage":"ResponseComplete","verb":"patch","user":{"username":"ann","groups":["a","b"]},` +
-		`"objectRef":{"resource":"pods","namespace":"shop","name":"db"},"responseStatus":{"code":200},"responseObject":{"kind":"Pod","metadata":{"uid":"u",` +
-		`"resourceVersion":"1"},"spec":{"filler":"` + strings.Repeat("x", 1100) + `"}},"requestReceivedTimestamp":"2026-01-02T03:04:05.000001Z"}`
-	body := `{"apiVersion":"audit.k8s.io/v1","kind":"EventList","items":[` + strings.Repeat(event+",", batch-1) + event + `]}`
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: s.clientConfig(b, s.authority, "kube-apiserver"), ForceAttemptHTTP2: true}}
-	defer client.CloseIdleConnections()
-	b.ReportAllocs()
-	for b.Loop() {
-		response, err := client.Post(s.url, "application/json", strings.NewReader(body))
-		if err != nil || response.StatusCode != http.StatusOK {
-			b.Fatal(err, response)
-		}
-		response.Body.Close()
-		s.mu.Lock()
-		s.stored = s.stored[:0]
-		s.mu.Unlock()
-	}
-	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*batch), "µs/event")
-}

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -390,41 +389,6 @@ func namesOf(types []*builtIn) (names []string) {
 		names = append(names, b.resource.String())
 	}
 	return names
-}
-
-// TestUnstampedTypesWouldBeRefused shows what the policy would do to the types that it leaves out.
-func TestUnstampedTypesWouldBeRefused(t *testing.T) {
-	c := startCluster(t)
-	c.applyPolicy("configmaps")
-	const hpas, policy = "/namespaces/default/horizontalpodautoscalers", policiesPath + "/" + PolicyName
-	patchRules := func(rules, match string) {
-		c.mustSend("alice", "PATCH", policy, `{"spec":{"matchConstraints":{"matchPolicy":"`+match+`","resourceRules":[`+rules+`,
-{"apiGroups":[""],"apiVersions":["*"],"operations":["CREATE","UPDATE"],"resources":["configmaps"]}]}}}`)
-	}
-	awaitCode := func(want int, user, method, path, body string) {
-		t.Helper()
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-			code, o := c.send(user, method, path, body)
-			if code == want {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s %s: %d, want %d: %s", method, path, code, want, o.text)
-			}
-		}
-	}
-	c.mustSend("alice", "POST", "/apis/autoscaling/v2"+hpas, `{"metadata":{"name":"m"},"spec":{"maxReplicas":3,
-"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"},"metrics":[`+metricsOf["memory"]+`]}}`)
-	label := func(i int) string { return `{"metadata":{"labels":{"n":"` + strconv.Itoa(i) + `"}}}` }
-	awaitCode(http.StatusOK, "alice", "PATCH", "/apis/autoscaling/v1"+hpas+"/m", label(1))
-	patchRules(`{"apiGroups":["autoscaling"],"apiVersions":["*"],"operations":["CREATE","UPDATE"],"resources":["horizontalpodautoscalers"]}`, "Exact")
-	awaitCode(http.StatusUnprocessableEntity, "alice", "PATCH", "/apis/autoscaling/v1"+hpas+"/m", label(2))
-	patchRules(`{"apiGroups":["autoscaling"],"apiVersions":["v2"],"operations":["CREATE","UPDATE"],"resources":["horizontalpodautoscalers"]}`, "Equivalent")
-	awaitCode(http.StatusForbidden, "alice", "PATCH", "/apis/autoscaling/v1"+hpas+"/m", label(3))
-	event := `{"metadata":{"generateName":"e-"},"regarding":{"namespace":"default"},"note":"n","eventTime":"2017-08-09T15:04:05.000000Z",
-"reportingInstance":"i","reportingController":"k8s.io/c","action":"A","reason":"R","type":"Normal"}`
-	patchRules(`{"apiGroups":[""],"apiVersions":["*"],"operations":["CREATE","UPDATE"],"resources":["events"]}`, "Equivalent")
-	awaitCode(http.StatusForbidden, "alice", "POST", "/apis/events.k8s.io/v1/namespaces/default/events", event)
 }
 
 // TestThePolicyChangesNoWriteOfACustomResource: also not where a definition serves two versions that differ, whether the API

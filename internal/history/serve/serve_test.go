@@ -300,24 +300,3 @@ func TestAKubeconfigOfAnotherIsLeftAsItIs(t *testing.T) {
 		t.Errorf("%s %v", b, err)
 	}
 }
-
-// BenchmarkLists lists 10,000 Pods; the bound is 0.3 s.
-func BenchmarkLists(b *testing.B) {
-	container := `{"name":"c","image":"registry.example.com/team/service:1.2.3","resources":{"limits":{"cpu":"1"}},"env":[{"name":"A","value":"b"}]},`
-	rows := []store.Row{rowOf("pods snapshot.begin 1")}
-	for i := range 10_000 {
-		row := rowOf(fmt.Sprintf("pods snapshot p%05d %d", i, i+2))
-		row.Object = strings.TrimSuffix(row.Object, "}") + `,"spec":{"containers":[` + strings.Repeat(container, 16) + `{}]},"status":{"phase":"Running"}}`
-		rows = append(rows, row)
-	}
-	s := load(b, "rv:20000", append(rows, rowOf("pods snapshot.end 11000")))
-	for name, accept := range map[string]string{"objects": "application/json", "table": "application/json;as=Table;g=meta.k8s.io;v=v1"} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if w := ask(b, s, http.MethodGet, "/api/v1/pods?labelSelector=app", accept); w.Code != http.StatusOK {
-					b.Fatal(w.Body)
-				}
-			}
-		})
-	}
-}
