@@ -96,20 +96,6 @@ func TestFlagsOfTapAreNamedAsFlags(t *testing.T) {
 	}
 }
 
-func TestBadConfigurationExitsTwoAndStartsNothing(t *testing.T) {
-	journal := filepath.Join(t.TempDir(), "journal")
-	path := write(t, "bad.yaml", "resources: [{select: [pods]}]\nsinks: []\njournal: {dir: "+journal+"}\n")
-	for _, command := range []string{"run", "validate"} {
-		code, _, stderr := try(t, command, "--config", path)
-		if code != exit.Usage || !strings.Contains(stderr, path) || !strings.Contains(stderr, "sinks") {
-			t.Errorf("%s: exit %d, stderr %q; want exit 2 and the file and path named", command, code, stderr)
-		}
-	}
-	if _, err := os.Stat(journal); !os.IsNotExist(err) {
-		t.Errorf("the journal's directory was made: %v", err)
-	}
-}
-
 func TestGoodConfigurationValidates(t *testing.T) {
 	path := write(t, "good.yaml", "resources: [{select: [pods]}]\nsinks: [{name: out, stdout: {}}]\n")
 	code, stdout, stderr := try(t, "validate", "--config", path)

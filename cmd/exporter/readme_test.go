@@ -47,39 +47,6 @@ func makesItsDestinations(t *testing.T, path string) {
 	}
 }
 
-// TestCommandsOfTheReadmeAreUnderstood runs each command of the program that the README names, with --help in place of
-// doing it.
-func TestCommandsOfTheReadmeAreUnderstood(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	commands := 0
-	for line := range strings.Lines(string(readme)) {
-		rest, ok := strings.CutPrefix(line, "bin/exporter ")
-		if !ok {
-			continue
-		}
-		commands++
-		rest, _, _ = strings.Cut(rest, "#")
-		args := strings.Fields(rest)
-		for i, arg := range args {
-			if strings.HasPrefix(arg, "configs/") {
-				if _, err := config.Load(filepath.Join("..", "..", arg)); err != nil {
-					t.Error(err)
-				}
-				args[i] = filepath.Join("..", "..", arg)
-			}
-		}
-		if code, _, stderr := try(t, append(args, "--help")...); code != 0 {
-			t.Errorf("%s: %s", line, stderr)
-		}
-	}
-	if commands < 2 {
-		t.Errorf("the README names %d commands", commands)
-	}
-}
-
 // TestTheAuditTrailHasWhatAuditorsAsk: all of RBAC, the values that were there before, both sources of authors,
 // and the author in the change where an alert needs it.
 func TestTheAuditTrailHasWhatAuditorsAsk(t *testing.T) {

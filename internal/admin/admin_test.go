@@ -1,11 +1,9 @@
 package admin
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"html"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -250,30 +248,6 @@ func TestMetricsMatchTheSnapshot(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatNeverAnsweredShowsInMetrics: no resource is known then, so no series of a resource can show it.
-func TestAnAPIServerThatNeverAnsweredShowsInMetrics(t *testing.T) {
-	body := get(t, Snapshot{Conditions: []condition.Status{statusOf("discovery", "", condition.Problem{Code: condition.APIServerUnreachable})}}, "/metrics").Body.String()
-	for _, line := range []string{`kubecdc_condition{code="APIServerUnreachable",component="discovery",severity="notReady"} 1`, "kubecdc_ready 0"} {
-		if !strings.Contains(body, "\n"+line+"\n") {
-			t.Errorf("no line %s", line)
-		}
-	}
-}
-
-// TestPromtoolFindsNothingToComplainOf gives promtool what is served, the families of Go and of the process included.
-func TestPromtoolFindsNothingToComplainOf(t *testing.T) {
-	require.Integration(t)
-	promtool, err := build.Promtool(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	check := exec.CommandContext(t.Context(), promtool, "check", "metrics")
-	check.Stdin = get(t, sample(), "/metrics").Body
-	if out, err := check.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
-
 // TestOpenMetricsIsServedOnRequest has the reference parser of OpenMetrics, which is strict, read every family, and
 // compares the samples with those of the Prometheus text format.
 func TestOpenMetricsIsServedOnRequest(t *testing.T) {
@@ -406,42 +380,6 @@ func TestOnlyKnownPathsAndReadsAreServed(t *testing.T) {
 		if w.Code != code {
 			t.Errorf("%s: %d, want %d", request, w.Code, code)
 		}
-	}
-}
-
-func TestRunServesUntilItIsStopped(t *testing.T) {
-	s := New(Options{Listen: "127.0.0.1:0", Snapshot: sample})
-	if err := s.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	client := &http.Client{Transport: &http.Transport{}}
-	defer client.CloseIdleConnections()
-	response, err := client.Get("http://" + s.Addr().String() + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = io.Copy(io.Discard, response.Body)
-	if closed := response.Body.Close(); err != nil || closed != nil || response.StatusCode != http.StatusOK {
-		t.Errorf("status %d, %v, %v", response.StatusCode, err, closed)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("stopped with %v", err)
-	}
-}
-
-func TestAnAddressInUseIsNamedBeforeAnythingRuns(t *testing.T) {
-	first := New(Options{Listen: "127.0.0.1:0", Snapshot: sample})
-	if err := first.Listen(); err != nil {
-		t.Fatal(err)
-	}
-	defer first.listener.Close()
-	address := first.Addr().String()
-	if err := New(Options{Listen: address, Snapshot: sample}).Listen(); err == nil || !strings.Contains(err.Error(), address) {
-		t.Errorf("got %v, want an error that names %s", err, address)
 	}
 }
 

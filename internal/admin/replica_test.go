@@ -50,14 +50,6 @@ func TestThePageOfAStandbyShowsNoEmptyPipeline(t *testing.T) {
 	}
 }
 
-func TestNeitherActiveNorStandbyIsNotReady(t *testing.T) {
-	s := standby()
-	s.Conditions = append(s.Conditions, statusOf("replica", "", condition.Problem{Code: condition.FailoverFailing, Cause: "not authorized"}))
-	if ready := get(t, s, "/readyz"); ready.Code != http.StatusServiceUnavailable || !strings.Contains(ready.Body.String(), "[-]replica FailoverFailing: not authorized") {
-		t.Errorf("%d %s", ready.Code, ready.Body)
-	}
-}
-
 func TestWithoutAReplicatedStateThereIsNoRole(t *testing.T) {
 	s := Snapshot{}
 	metrics := get(t, s, "/metrics").Body.String()

@@ -243,31 +243,6 @@ func openHandler(t *testing.T, j *journal.Journal, w *watchedScopes) signalHandl
 	return signalHandler{func() *composition { return c }}
 }
 
-// TestASignalIsExecutedOnceUnderItsID because a sender without an answer sends it again.
-func TestASignalIsExecutedOnceUnderItsID(t *testing.T) {
-	j, stop := runJournal(t, t.TempDir())
-	defer stop()
-	h := openHandler(t, j, watchPods(t, j))
-	submit := func(r signals.Request) signals.Signal {
-		t.Helper()
-		s, err := h.Submit(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	pause := signals.Request{ID: signals.NewID(), Kind: signals.Pause, Sink: "a"}
-	submit(pause)
-	submit(signals.Request{Kind: signals.Resume, Sink: "a"})
-	c := h.current().signals
-	if again := submit(pause); again.State != signals.Done || again.ID != pause.ID || !c.pauseSwitch(signals.Subject{Sink: "a"}).PausedSince().IsZero() {
-		t.Errorf("a pause that has ended is in force again: %+v", again)
-	}
-	if all := c.registry.List(); len(all) != 2 {
-		t.Errorf("the signals are %+v", all)
-	}
-}
-
 // TestASignalThatSeveralSendersSendAtOnceIsExecutedOnce, whatever it asks for, and all of them get its answer.
 func TestASignalThatSeveralSendersSendAtOnceIsExecutedOnce(t *testing.T) {
 	dir := t.TempDir()

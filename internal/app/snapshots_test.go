@@ -190,23 +190,6 @@ func TestASnapshotMayBeRequestedOnceTheStateHasTheEndOfTheOneBefore(t *testing.T
 	}
 }
 
-// TestARequestThatIsSentAgainIsOneSignal: its answer was lost with the exporter.
-func TestARequestThatIsSentAgainIsOneSignal(t *testing.T) {
-	dir := t.TempDir()
-	j, stop := runJournal(t, dir)
-	w := watchPods(t, j)
-	r := signals.Request{ID: signals.NewID(), Sink: "a", Select: []string{"pods"}}
-	signal := openSnapshots(t, j, w, "a", "b").mustSubmit(t, r)
-	stop()
-
-	j, stop = runJournal(t, dir)
-	defer stop()
-	s := openSnapshots(t, j, w, "a", "b")
-	if again := s.mustSubmit(t, r); again.ID != r.ID || signal.ID != r.ID || again.State != signals.Active || len(s.registry.List()) != 1 {
-		t.Errorf("%+v and then %+v of %+v", signal, again, s.registry.List())
-	}
-}
-
 // TestACanceledSnapshotEndsOnce, its requests go, and the sink can have another one. That holds after a restart, also if the
 // exporter ended before the requests were gone.
 func TestACanceledSnapshotEndsOnce(t *testing.T) {

@@ -52,22 +52,6 @@ func TestEveryBadFileGetsItsMessage(t *testing.T) {
 	}
 }
 
-func TestEveryGoodFileLoads(t *testing.T) {
-	t.Chdir("testdata/good")
-	t.Setenv("KUBECONFIG", "none") // not the one of the user
-	for _, file := range listCorpus(t, 5) {
-		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
-			cfg, err := Load(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.HasPrefix(file, "near-misses") && len(cfg.Warnings) > 0 {
-				t.Errorf("warnings: %v", cfg.Warnings)
-			}
-		})
-	}
-}
-
 // TestFilesOfEarlierReleasesLoad loads the reference file, with every key, of each release. A refusal belongs in
 // docs/upgrading.md.
 func TestFilesOfEarlierReleasesLoad(t *testing.T) {
@@ -283,21 +267,6 @@ func FuzzLoadNeverPanics(f *testing.F) {
 			t.Fatalf("an empty line in %q", err)
 		}
 	})
-}
-
-func TestExamplesLoad(t *testing.T) {
-	t.Setenv("KUBECDC_NATS_URL", "nats://127.0.0.1:4222")
-	t.Setenv("KUBECONFIG", "none")
-	for dir, minimum := range map[string]int{"../../configs": 5, "../../configs/recipes": 1} {
-		t.Run(filepath.Base(dir), func(t *testing.T) {
-			t.Chdir(dir)
-			for _, file := range listCorpus(t, minimum) {
-				if _, err := Load(file); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
 }
 
 // TestSuspiciousSettingsAreWarnings holds settings that are legal and probably mean something else.

@@ -274,24 +274,6 @@ func TestVersionBeyondTheWatermarkIsADifferenceWithoutExactLists(t *testing.T) {
 	})(t)
 }
 
-// TestInventedObjectIsAGhost that no other difference hides.
-func TestInventedObjectIsAGhost(t *testing.T) {
-	w := newLivedWorld(t, 1)
-	w.mark()
-	c := &event.Change{
-		Type: event.Added, Cluster: "c", Resource: pods, Namespace: "ns", Name: "invented", UID: "u", ResourceVersion: "99",
-		After: bodyOf("invented", "u", 99),
-	}
-	for i := range w.lanes { // at the beginning, before every watermark
-		w.lanes[i] = slices.Insert(w.lanes[i], 0, stored{change: c, value: format.AppendJSON(nil, c)})
-		w.renumber(i)
-		break
-	}
-	if r := w.verify(); r.Outcome != OutcomeDifferent || r.Ghost != 1 || r.Differences[0].Name != "invented" {
-		t.Errorf("%+v", r)
-	}
-}
-
 // TestOrderOfMembersIsNoDifference between contents.
 func TestOrderOfMembersIsNoDifference(t *testing.T) {
 	w := newWorld(t, 1, 1)
