@@ -40,10 +40,7 @@ func TestADeposedProcessEndsAllLanesAndSettlesNothing(t *testing.T) {
 func TestChangesDeliveredByAnEarlierProcessAreSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to laneRecorder
-		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-			to.recordBatch(lane, batch)
-			return len(batch), nil
-		}}
+		sink := acceptAll(&to)
 		var s storedProgress
 		p := startPipeline(t, sink, journalOf(changesIn("a", "b", "a", "b"), &s), event.Cursor{}, Config{
 			AlreadyDelivered: func(lane sinks.Lane, c *event.Change) bool {

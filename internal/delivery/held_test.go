@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync/atomic"
@@ -18,10 +17,7 @@ import (
 func TestAHeldLaneWaitsAloneAndSkipsWhatItTurnsOutToHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to laneRecorder
-		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-			to.recordBatch(lane, batch)
-			return len(batch), nil
-		}}
+		sink := acceptAll(&to)
 		var s storedProgress
 		var isRead atomic.Bool
 		p := startPipeline(t, sink, journalOf(changesIn("a", "b", "a", "b", "a", "b"), &s), event.Cursor{}, Config{

@@ -370,10 +370,7 @@ func TestRecordsOfOneSinkAreSkippedByAllOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to laneRecorder
 		var s storedProgress
-		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-			to.recordBatch(lane, batch)
-			return len(batch), nil
-		}}
+		sink := acceptAll(&to)
 		records := changesIn("a", "a", "a", "a", "a", "a", "a")
 		for i, name := range []string{"", "another", "test"} {
 			records[i].Change.Type, records[i].Change.Gap = event.Gap, &event.GapInfo{Sink: name}

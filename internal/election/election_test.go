@@ -179,9 +179,8 @@ func TestLeaseRenewedDuringStopIsReleased(t *testing.T) {
 	first.cancel()
 	close(h.goOn)
 	first.stop()
-	lease, err := p.leases.Get(t.Context(), p.name, metav1.GetOptions{})
-	if err != nil || holderOf(lease).identity != "" {
-		t.Errorf("the Lease is held by %q, %v", holderOf(lease).identity, err)
+	if holder := holderOf(p.getLease(t)).identity; holder != "" {
+		t.Errorf("the Lease is held by %q", holder)
 	}
 }
 
@@ -216,9 +215,8 @@ func TestLeaseWithUncertainRenewalIsReleased(t *testing.T) {
 	close(ready)
 	awaitWithin(t, "the first", first.AwaitLease)
 	first.stop()
-	lease, err := p.leases.Get(t.Context(), p.name, metav1.GetOptions{})
-	if err != nil || holderOf(lease).identity != "" {
-		t.Errorf("the Lease is held by %q, %v", holderOf(lease).identity, err)
+	if holder := holderOf(p.getLease(t)).identity; holder != "" {
+		t.Errorf("the Lease is held by %q", holder)
 	}
 }
 
@@ -250,12 +248,9 @@ func TestDeletedLeaseIsRecreated(t *testing.T) {
 	if err := p.leases.Delete(t.Context(), p.name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	awaitWithin(t, "the Lease", func(ctx context.Context) error {
-		for {
-			if _, err := p.leases.Get(ctx, p.name, metav1.GetOptions{}); err == nil || ctx.Err() != nil {
-				return err
-			}
-		}
+	awaitMet(t, "the Lease", func() bool {
+		_, err := p.leases.Get(t.Context(), p.name, metav1.GetOptions{})
+		return err == nil
 	})
 	awaitWithin(t, "the Lease again", first.AwaitLease)
 }
@@ -268,15 +263,7 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 	if err := p.KillAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	awaitWithin(t, "that the API server is away", func(ctx context.Context) error {
-		for first.Status().OK() {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		return nil
-	})
+	awaitMet(t, "that the API server is away", func() bool { return !first.Status().OK() })
 	if !first.holdsLease() || !strings.Contains(first.Status().Remedy, "check that the API server can be reached") {
 		t.Errorf("holds the Lease %v, %+v", first.holdsLease(), first.Status())
 	}
@@ -285,15 +272,7 @@ func TestHolderContinuesWithoutAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitMet(t, "that the holder proves the Lease again", first.ProvesHolder)
-	awaitWithin(t, "that it is back", func(ctx context.Context) error {
-		for !first.Status().OK() {
-			if ctx.Err() != nil {
-				return errors.New(first.Status().Cause)
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		return nil
-	})
+	awaitMet(t, "that it is back", func() bool { return first.Status().OK() })
 	if !first.holdsLease() {
 		t.Error("the holder lost the Lease without a competitor")
 	}

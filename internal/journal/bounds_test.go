@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -218,9 +217,19 @@ func TestFilesArePrivateToTheUser(t *testing.T) {
 
 // smallDisk is a disk in memory with an end.
 type smallDisk struct {
-	vfs.FS
+	hookedDisk
 	total uint64
-	used  atomic.Int64 // as counted at the last look
+}
+
+func newSmallDisk(total uint64) *smallDisk {
+	d := &smallDisk{hookedDisk: hookedDisk{FS: vfs.NewMem()}, total: total}
+	d.write = func(_ vfs.File, p []byte) (int, error) {
+		if uint64(d.countUsed())+uint64(len(p)) > d.total {
+			return 0, &os.PathError{Op: "write", Path: "disk", Err: syscall.ENOSPC}
+		}
+		return 0, nil
+	}
+	return d
 }
 
 func (d *smallDisk) countUsed() (used int64) {
@@ -232,7 +241,6 @@ func (d *smallDisk) countUsed() (used int64) {
 			}
 		}
 	}
-	d.used.Store(used)
 	return used
 }
 
@@ -241,32 +249,10 @@ func (d *smallDisk) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{TotalBytes: d.total, UsedBytes: used, AvailBytes: d.total - min(used, d.total)}, nil
 }
 
-func (d *smallDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := d.FS.Create(name, c)
-	return &smallDiskFile{f, d}, err
-}
-
-func (d *smallDisk) ReuseForWrite(o, n string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := d.FS.ReuseForWrite(o, n, c)
-	return &smallDiskFile{f, d}, err
-}
-
-type smallDiskFile struct {
-	vfs.File
-	disk *smallDisk
-}
-
-func (f *smallDiskFile) Write(p []byte) (int, error) {
-	if uint64(f.disk.countUsed())+uint64(len(p)) > f.disk.total {
-		return 0, &os.PathError{Op: "write", Path: "disk", Err: syscall.ENOSPC}
-	}
-	return f.File.Write(p)
-}
-
 func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 	const size = 96 << 20
 	for name, where := range map[string]func(t *testing.T) Options{
-		"counted": func(*testing.T) Options { return Options{FS: &smallDisk{FS: vfs.NewMem(), total: size}} },
+		"counted": func(*testing.T) Options { return Options{FS: newSmallDisk(size)} },
 		"tmpfs": func(t *testing.T) Options {
 			dir := t.TempDir()
 			if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
@@ -329,7 +315,7 @@ func TestAFilledDiskRecoversAsSinksCatchUp(t *testing.T) {
 
 // TestACompactionLeavesRoomForLogs has compactions fail where the log and the tables of memtables are still written.
 func TestACompactionLeavesRoomForLogs(t *testing.T) {
-	small := &smallDisk{FS: vfs.NewMem(), total: 10 << 20}
+	small := newSmallDisk(10 << 20)
 	if err := small.MkdirAll("journal", 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/test/journaltest"
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
@@ -172,4 +174,58 @@ func (r *runningJournal) waitFor(newest uint64) {
 			r.t.Fatalf("wait for %d: %v", newest, err)
 		}
 	}
+}
+
+// hookedDisk calls functions before a file is created, written and synced; they may wait, or fail. Those that are nil are not
+// called.
+type hookedDisk struct {
+	vfs.FS
+	create func() error
+	write  func(f vfs.File, p []byte) (n int, err error) // before an error, n bytes are written
+	sync   func(name string) error
+}
+
+func (d *hookedDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return d.openHooked(name, func() (vfs.File, error) { return d.FS.Create(name, c) })
+}
+
+func (d *hookedDisk) ReuseForWrite(o, n string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return d.openHooked(n, func() (vfs.File, error) { return d.FS.ReuseForWrite(o, n, c) })
+}
+
+func (d *hookedDisk) openHooked(name string, open func() (vfs.File, error)) (vfs.File, error) {
+	if d.create != nil {
+		if err := d.create(); err != nil {
+			return nil, err
+		}
+	}
+	f, err := open()
+	return &hookedFile{f, d, name}, err
+}
+
+type hookedFile struct {
+	vfs.File
+	disk *hookedDisk
+	name string
+}
+
+func (f *hookedFile) Write(p []byte) (int, error) {
+	if f.disk.write != nil {
+		if n, err := f.disk.write(f.File, p); err != nil {
+			return n, err
+		}
+	}
+	return f.File.Write(p)
+}
+
+func (f *hookedFile) Sync() error     { return f.syncHooked(f.File.Sync) }
+func (f *hookedFile) SyncData() error { return f.syncHooked(f.File.SyncData) }
+
+func (f *hookedFile) syncHooked(sync func() error) error {
+	if f.disk.sync != nil {
+		if err := f.disk.sync(f.name); err != nil {
+			return err
+		}
+	}
+	return sync()
 }

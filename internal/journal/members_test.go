@@ -77,7 +77,6 @@ func TestASinkThatReturnsGetsAGapForWhatWasTrimmed(t *testing.T) {
 			if got := gapsFor(t, j, "third"); got != nil {
 				t.Errorf("a new sink gets the gaps %q", got)
 			}
-			j.stopAndClose()
 		})
 	}
 }
@@ -100,7 +99,6 @@ func TestASinkThatAnOlderExporterRemovedGetsNoGap(t *testing.T) {
 	if cursor, _, err := j.Cursor("other"); err != nil || cursor.Low != 0 || gapsFor(t, j, "other") != nil {
 		t.Errorf("it begins at %d with the gaps %q (%v)", cursor.Low, gapsFor(t, j, "other"), err)
 	}
-	j.stopAndClose()
 }
 
 // TestASeedGivesGapsToSinksThatWereNoMembers seeds a journal that declares one of two former sinks, and lacks a member.
@@ -134,5 +132,4 @@ func TestASeedGivesGapsToSinksThatWereNoMembers(t *testing.T) {
 	if got, want := gapsFor(t, j, "long"), []string{"pods 500-900"}; !slices.Equal(got, want) {
 		t.Errorf("long gets the gaps %q, want %q", got, want)
 	}
-	j.stopAndClose()
 }

@@ -338,9 +338,22 @@ func TestBadBlockFoundWhileReadingEndsRunAndNextOpenRecovers(t *testing.T) {
 
 // fullDisk fails writes with ENOSPC while it is full.
 type fullDisk struct {
-	vfs.FS
+	hookedDisk
 	full    atomic.Bool
 	refused chan struct{} // a write was refused
+}
+
+func newFullDisk(fs vfs.FS) *fullDisk {
+	d := &fullDisk{hookedDisk: hookedDisk{FS: fs}, refused: make(chan struct{}, 1)}
+	d.create = d.checkSpace
+	d.write = func(f vfs.File, p []byte) (int, error) { // half of p before it finds the disk full, as the kernel may
+		if err := d.checkSpace(); err != nil {
+			n, _ := f.Write(p[:len(p)/2])
+			return n, err
+		}
+		return 0, nil
+	}
+	return d
 }
 
 func (d *fullDisk) checkSpace() error {
@@ -354,38 +367,8 @@ func (d *fullDisk) checkSpace() error {
 	return &os.PathError{Op: "write", Path: "disk", Err: syscall.ENOSPC}
 }
 
-func (d *fullDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := d.checkSpace(); err != nil {
-		return nil, err
-	}
-	f, err := d.FS.Create(name, c)
-	return &fullDiskFile{f, d}, err
-}
-
-func (d *fullDisk) ReuseForWrite(o, n string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := d.checkSpace(); err != nil {
-		return nil, err
-	}
-	f, err := d.FS.ReuseForWrite(o, n, c)
-	return &fullDiskFile{f, d}, err
-}
-
-type fullDiskFile struct {
-	vfs.File
-	disk *fullDisk
-}
-
-// Write writes half of p before it finds the disk full, as the kernel may.
-func (f *fullDiskFile) Write(p []byte) (int, error) {
-	if err := f.disk.checkSpace(); err != nil {
-		n, _ := f.File.Write(p[:len(p)/2])
-		return n, err
-	}
-	return f.File.Write(p)
-}
-
 func TestAFullDiskIsWaitedForAndNothingIsLost(t *testing.T) {
-	disk := &fullDisk{FS: vfs.NewMem(), refused: make(chan struct{}, 1)}
+	disk := newFullDisk(vfs.NewMem())
 	opts := Options{FS: disk, Declaration: Declaration{Sinks: []string{"main"}}}
 	j := openJournal(t, opts)
 	j.store.fs.RetryEvery = time.Millisecond
@@ -446,7 +429,7 @@ func TestOpenOnAFullDiskReportsItAndBreaksNothing(t *testing.T) {
 		return
 	}
 	mem := vfs.NewCrashableMem()
-	disk := &fullDisk{FS: mem, refused: make(chan struct{}, 1)}
+	disk := newFullDisk(mem)
 	j := startJournal(t, Options{FS: disk})
 	j.mustAppend(smallObservation("s", 1))
 	j.waitFor(1)
@@ -468,7 +451,7 @@ func TestStoppingOnAFullDiskReturnsAndLosesNothingDurable(t *testing.T) {
 		return
 	}
 	mem := vfs.NewCrashableMem()
-	disk := &fullDisk{FS: mem, refused: make(chan struct{}, 1)}
+	disk := newFullDisk(mem)
 	j := openJournal(t, Options{FS: disk})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -492,42 +475,23 @@ func TestStoppingOnAFullDiskReturnsAndLosesNothingDurable(t *testing.T) {
 	exitChild(t)
 }
 
-// deadDisk fails every fsync once it is dead.
-type deadDisk struct {
-	vfs.FS
-	dead atomic.Bool
-}
-
-func (d *deadDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := d.FS.Create(name, c)
-	return &deadDiskFile{f, d}, err
-}
-
-type deadDiskFile struct {
-	vfs.File
-	disk *deadDisk
-}
-
-func (f *deadDiskFile) failIfDead(op func() error) error {
-	if f.disk.dead.Load() {
-		return syscall.EIO
-	}
-	return op()
-}
-func (f *deadDiskFile) Sync() error     { return f.failIfDead(f.File.Sync) }
-func (f *deadDiskFile) SyncData() error { return f.failIfDead(f.File.SyncData) }
-
 func TestFailedFsyncEndsRunAndNothingUnsyncedIsVisible(t *testing.T) {
 	if !runInChildProcess(t) {
 		return
 	}
-	disk := &deadDisk{FS: vfs.NewMem()}
+	var dead atomic.Bool
+	disk := &hookedDisk{FS: vfs.NewMem(), sync: func(string) error {
+		if dead.Load() {
+			return syscall.EIO
+		}
+		return nil
+	}}
 	j := openJournal(t, Options{FS: disk, Declaration: Declaration{Sinks: []string{"main"}}})
 	done := make(chan error, 1)
 	go func() { done <- j.Run(context.Background()) }()
 	_ = j.Append(context.Background(), smallObservation("s", 0))
 	_, _ = j.Read(context.Background(), 0)
-	disk.dead.Store(true)
+	dead.Store(true)
 	_ = j.Append(context.Background(), smallObservation("s", 1))
 	_, readErr := j.Read(context.Background(), 1)
 	settleErr := j.Settle(context.Background(), "main", event.Cursor{Low: 1}, nil)

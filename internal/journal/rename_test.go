@@ -12,18 +12,7 @@ import (
 // TestARenamedSinkContinuesAtItsDestination renames a sink that still gets a snapshot: cursor and request are those of the
 // former name, nothing of which is left. Another destination, or a name that was there before, is another sink.
 func TestARenamedSinkContinuesAtItsDestination(t *testing.T) {
-	for name, again := range map[string]func(*testing.T, *runningJournal, Options) *runningJournal{
-		"while the journal runs": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
-			if err := j.Declare(t.Context(), Declaration{Sinks: to.Sinks, Starts: to.Starts, Destinations: to.Destinations}); err != nil {
-				t.Fatal(err)
-			}
-			return j
-		},
-		"between two runs": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
-			j.stopAndClose()
-			return startJournal(t, to)
-		},
-	} {
+	for name, again := range redeclarations {
 		t.Run(name, func(t *testing.T) {
 			opts := Options{
 				FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}, Starts: map[string]Start{"before": StartSnapshot, "after": StartSnapshot, "elsewhere": StartSnapshot}, Destinations: map[string]string{"main": "there", "before": "here", "after": "here", "elsewhere": "far"}},
@@ -70,7 +59,6 @@ func TestARenamedSinkContinuesAtItsDestination(t *testing.T) {
 			if cursor, _, err := j.Cursor("elsewhere"); cursor.Low != 20 || err != nil {
 				t.Errorf("a sink of another destination begins at %d (%v)", cursor.Low, err)
 			}
-			j.stopAndClose()
 		})
 	}
 }

@@ -154,5 +154,4 @@ func TestARetriedChangeThatASeedDropsIsADeadLetterAgain(t *testing.T) {
 			t.Fatalf("dead letter %d has %s with %q, not %s", got.Offset, got.Change.ID(), got.Reason, want.ID())
 		}
 	}
-	j.stopAndClose()
 }

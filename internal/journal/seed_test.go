@@ -79,7 +79,6 @@ func TestASeededJournalHasTheSeedAndNothingFromBefore(t *testing.T) {
 	if got := j.readTo(5, 6); got[0].Offset != 6 {
 		t.Errorf("the first change after a seed has the offset %d", got[0].Offset)
 	}
-	j.stopAndClose()
 }
 
 func TestACrashWithinASeedLeavesAnEmptyJournal(t *testing.T) {
@@ -105,7 +104,6 @@ func TestACrashWithinASeedLeavesAnEmptyJournal(t *testing.T) {
 	if known, _ := j.loadStored("pods"); len(known) != 2 {
 		t.Errorf("%d objects", len(known))
 	}
-	j.stopAndClose()
 }
 
 func TestAJournalKeepsItsID(t *testing.T) {
@@ -119,7 +117,6 @@ func TestAJournalKeepsItsID(t *testing.T) {
 	if before != "" || after != "x" || errors.Join(err, set, err2) != nil {
 		t.Errorf("%q, then %q: %v %v %v", before, after, err, set, err2)
 	}
-	j.stopAndClose()
 }
 
 // Positions that a marking names are never ahead of its changes, whenever it is taken.
@@ -159,7 +156,6 @@ func TestCheckpointIsConsistent(t *testing.T) {
 	if !reflect.DeepEqual(objects, want) || m.Resources[0].Scopes[0].Position != fmt.Sprint(m.Newest) {
 		t.Errorf("inventory at %d: %v, want %v", m.Newest, objects, want)
 	}
-	j.stopAndClose()
 }
 
 func TestSeedHasNoBodiesUntilFilled(t *testing.T) {

@@ -54,21 +54,24 @@ func TestDeclaredSinksHoldTheTrim(t *testing.T) {
 	}
 }
 
+// redeclarations are the ways to come to other options.
+var redeclarations = map[string]func(t *testing.T, j *runningJournal, to Options) *runningJournal{
+	"while the journal runs": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
+		if err := j.Declare(t.Context(), to.Declaration); err != nil {
+			t.Fatal(err)
+		}
+		return j
+	},
+	"between two runs": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
+		j.stopAndClose()
+		return startJournal(t, to)
+	},
+}
+
 // TestARenamedSinkGetsWhatTheFormerOneLacked renames a sink that has received nothing, beside one that has received
 // everything: no trim may fall between the removal and the addition.
 func TestARenamedSinkGetsWhatTheFormerOneLacked(t *testing.T) {
-	for name, rename := range map[string]func(*testing.T, *runningJournal, Options) *runningJournal{
-		"while the journal runs": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
-			if err := j.Declare(t.Context(), Declaration{Sinks: to.Sinks}); err != nil {
-				t.Fatal(err)
-			}
-			return j
-		},
-		"between two runs": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
-			j.stopAndClose()
-			return startJournal(t, to)
-		},
-	} {
+	for name, rename := range redeclarations {
 		t.Run(name, func(t *testing.T) {
 			opts := Options{Dir: t.TempDir(), Declaration: Declaration{Sinks: []string{"delivers", "before"}}, MaxBytes: 64 << 10, PendingBytes: 1 << 10}
 			j := startJournal(t, opts)

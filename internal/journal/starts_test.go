@@ -33,18 +33,7 @@ func requestsOf(t *testing.T, j *runningJournal) map[string]string {
 func TestANewSinkBeginsAsItsStartDefines(t *testing.T) {
 	starts := map[string]Start{"whole": StartSnapshot, "kept": StartJournal, "later": StartNow, "main": StartSnapshot}
 	names := []string{"main", "whole", "kept", "later"}
-	for name, add := range map[string]func(*testing.T, *runningJournal, Options) *runningJournal{
-		"while it runs": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
-			if err := j.Declare(t.Context(), Declaration{Sinks: to.Sinks, Starts: to.Starts}); err != nil {
-				t.Fatal(err)
-			}
-			return j
-		},
-		"when it is opened": func(t *testing.T, j *runningJournal, to Options) *runningJournal {
-			j.stopAndClose()
-			return startJournal(t, to)
-		},
-	} {
+	for name, add := range redeclarations {
 		t.Run(name, func(t *testing.T) {
 			opts := Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}, Starts: starts}}
 			j := startJournal(t, opts)
@@ -77,7 +66,6 @@ func TestANewSinkBeginsAsItsStartDefines(t *testing.T) {
 			if got := requestsOf(t, j); len(got) > 0 {
 				t.Errorf("a removed sink waits for %v", got)
 			}
-			j.stopAndClose()
 		})
 	}
 }
@@ -115,7 +103,6 @@ func TestARequestEndsWithItsEnd(t *testing.T) {
 		j.stopAndClose()
 		j = startJournal(t, Options{FS: fs, Declaration: Declaration{Sinks: []string{"main", "new"}, Starts: map[string]Start{"new": StartSnapshot}}})
 	}
-	j.stopAndClose()
 }
 
 // TestASeedRequestsSnapshotsForNewSinks: a sink that was none of the process before is new, unless that is not known. The
@@ -149,7 +136,6 @@ func TestASeedRequestsSnapshotsForNewSinks(t *testing.T) {
 			if len(requestsOf(t, j)) == 0 {
 				t.Error("nothing is requested")
 			}
-			j.stopAndClose()
 		})
 	}
 }

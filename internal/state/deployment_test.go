@@ -17,7 +17,6 @@ const testHeartbeat = 20 * time.Millisecond
 // startNamed starts a process with a name and a Lease, "" for none, on a journal, a new one if fs is nil.
 func (w *world) startNamed(name, lease string, fs vfs.FS) *process {
 	p := w.startProcess(fs)
-	w.t.Cleanup(p.shutDown)
 	p.writer.opts.Owner, p.writer.opts.Lease, p.writer.heartbeat = name, lease, testHeartbeat
 	return p
 }

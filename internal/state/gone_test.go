@@ -15,7 +15,6 @@ func startWithGoneLanes(t *testing.T, gone ...sinks.Lane) (*world, *process) {
 	t.Helper()
 	w := newWorld(t, 1, false)
 	before := w.startProcess(nil)
-	t.Cleanup(before.shutDown)
 	if err := before.takeOver(); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +32,6 @@ func startWithGoneLanes(t *testing.T, gone ...sinks.Lane) (*world, *process) {
 		w.topics["first"].deleted[lane] = true
 	}
 	p := w.startProcess(vfs.NewMem())
-	t.Cleanup(p.shutDown)
 	if err := p.takeOver(); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +115,6 @@ func TestALaneThatIsUsedAgainStaysInTheState(t *testing.T) {
 		}
 	}
 	next := w.startProcess(vfs.NewMem())
-	t.Cleanup(next.shutDown)
 	if err := next.takeOver(); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,6 @@ import (
 // startActive makes p the active process and delivers everything.
 func startActive(t *testing.T, w *world, p *process) *process {
 	t.Helper()
-	t.Cleanup(p.shutDown)
 	if err := p.takeOver(); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +47,6 @@ func TestRefusedStateFencesNoSink(t *testing.T) {
 	w := newWorld(t, 1, false)
 	p := startActive(t, w, w.startProcess(nil))
 	other := w.startProcess(nil)
-	t.Cleanup(other.shutDown)
 	other.writer.opts.Lease = "ns/h"
 	if _, err := other.writer.TakeOver(t.Context(), TakeOverOptions{}); !strings.Contains(refusalReason(err), "the Lease ns/g") {
 		t.Errorf("another Lease: %v", err)
@@ -129,7 +127,6 @@ func TestLanesAdvanceWhileResourceIsForbidden(t *testing.T) {
 	p.deliverAll() // and the state has nothing of that
 	for n := range 3 {
 		p = w.startProcess(nil)
-		t.Cleanup(p.shutDown)
 		p.writer.sinks.carryAfter = 0
 		if err := p.takeOver(); err != nil {
 			t.Fatal(err)
@@ -171,7 +168,6 @@ func TestStateLagsWhileTailsAreNotCovered(t *testing.T) {
 	w.changeCluster(30, nil)
 	p.deliverAll()
 	p = w.startProcess(nil)
-	t.Cleanup(p.shutDown)
 	p.writer.sinks.carryAfter = carryAfter
 	if err := p.takeOver(); err != nil {
 		t.Fatal(err)
@@ -217,7 +213,6 @@ func TestTakeOverFromIncompleteStateReportsLoss(t *testing.T) {
 	}
 	for turn := range 3 { // none of them completes a state
 		p := w.startProcess(nil)
-		t.Cleanup(p.shutDown)
 		taken, err := p.writer.TakeOver(t.Context(), TakeOverOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -325,7 +320,6 @@ func TestUnfencedSinkDoesNotBlockOthers(t *testing.T) {
 	p := startActive(t, w, w.startProcess(nil))
 	w.changeCluster(10, p)
 	next := w.startProcess(nil)
-	t.Cleanup(next.shutDown)
 	w.topics["second"].away = errors.New("away")
 	all := map[string]sinks.Fenced{"first": w.topics["first"].openSink(), "second": w.topics["second"].openSink()}
 	taken, err := next.writer.TakeOver(t.Context(), TakeOverOptions{Sinks: all})
@@ -389,7 +383,6 @@ func TestASlowSinkIsFencedAtLast(t *testing.T) {
 		p := startActive(t, w, w.startProcess(nil))
 		w.changeCluster(10, p)
 		next := w.startProcess(nil)
-		t.Cleanup(next.shutDown)
 		w.topics["second"].slow = 50 * time.Second
 		all := map[string]sinks.Fenced{"first": w.topics["first"].openSink(), "second": w.topics["second"].openSink()}
 		taken, err := next.writer.TakeOver(t.Context(), TakeOverOptions{Sinks: all})
@@ -478,7 +471,6 @@ func TestInspectReportsStateContent(t *testing.T) {
 	p := startActive(t, w, w.startProcess(nil))
 	w.changeCluster(40, p)
 	look := w.startProcess(nil)
-	t.Cleanup(look.shutDown)
 	r, err := look.writer.Inspect(t.Context())
 	if err != nil || r.Version != Version || r.Lease != "ns/g" || r.Owner != "p" || !r.Complete || len(r.Resources) != 2 || len(r.Lanes) < 4 ||
 		r.Objects != len(w.cluster.existing["pods"])+len(w.cluster.existing["deployments.apps"]) {
@@ -488,7 +480,6 @@ func TestInspectReportsStateContent(t *testing.T) {
 		t.Errorf("removed %d: %v", n, err)
 	}
 	after := w.startProcess(nil)
-	t.Cleanup(after.shutDown)
 	if r, err := after.writer.Inspect(t.Context()); err != nil || r.Version != 0 || r.Objects != 0 || len(r.Lanes) < 4 {
 		t.Errorf("after a reset: %+v %v", r, err)
 	}
@@ -522,7 +513,6 @@ func TestStateLagsWhenJournalGrows(t *testing.T) {
 func TestStateWithoutBaseLags(t *testing.T) {
 	w := newWorld(t, 1, false)
 	p := w.startProcess(nil)
-	t.Cleanup(p.shutDown)
 	if err := p.takeOver(); err != nil {
 		t.Fatal(err)
 	}
@@ -533,7 +523,6 @@ func TestStateWithoutBaseLags(t *testing.T) {
 		p.settleAll()
 	}
 	reader := w.startProcess(nil)
-	t.Cleanup(reader.shutDown)
 	if r, err := reader.writer.Inspect(t.Context()); err != nil || !r.Complete {
 		t.Errorf("the state does not lag: %+v %v", r, err)
 	}
