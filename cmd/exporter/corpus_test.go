@@ -39,7 +39,7 @@ func TestWrongFilesAreRefusedAndLeaveNothingBehind(t *testing.T) {
 	for seed := uint64(0); len(files) < wrongFiles; seed++ {
 		if name, text := mutant(rand.New(rand.NewPCG(seed, 11)), all); text != nil {
 			file := fmt.Sprintf("mutant-%03d.yaml", seed)
-			put(t, file, append([]byte("# "+name+"\n"), text...))
+			writeFile(t, file, "# "+name+"\n"+string(text))
 			files = append(files, file)
 		}
 	}
@@ -73,7 +73,7 @@ func TestGoodFilesAreAccepted(t *testing.T) {
 	all := bases(t, dir)
 	for seed := uint64(0); len(files) < goodFiles; seed++ {
 		file := fmt.Sprintf("variant-%03d.yaml", seed)
-		put(t, file, variant(rand.New(rand.NewPCG(seed, 12)), all))
+		writeFile(t, file, variant(rand.New(rand.NewPCG(seed, 12)), all))
 		files = append(files, file)
 	}
 	for _, file := range files {
@@ -98,7 +98,7 @@ func corpus(t *testing.T) string {
 		t.Fatalf("%d examples (%v)", len(examples), err)
 	}
 	for _, file := range examples {
-		put(t, filepath.Join(dir, "good", "example-"+filepath.Base(file)), []byte(textOf(t, file)))
+		writeFile(t, filepath.Join(dir, "good", "example-"+filepath.Base(file)), textOf(t, file))
 	}
 	return dir
 }
@@ -117,9 +117,9 @@ func tree(t *testing.T, dir string) []string {
 	return all
 }
 
-func put(t *testing.T, file string, text []byte) {
+func writeFile(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, text, 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -304,7 +304,7 @@ func sortedKeys[V any](m map[string]V) []string {
 }
 
 // variant is a good file with other values that are as good.
-func variant(r *rand.Rand, all []string) []byte {
+func variant(r *rand.Rand, all []string) string {
 	var doc yaml.Node
 	if err := yaml.Unmarshal([]byte(all[r.IntN(len(all))]), &doc); err != nil {
 		panic(err)
@@ -332,5 +332,5 @@ func variant(r *rand.Rand, all []string) []byte {
 	if err != nil {
 		panic(err)
 	}
-	return append([]byte(pick("", "# a comment\n", "---\n", "\ufeff")), text...)
+	return pick("", "# a comment\n", "---\n", "\ufeff") + string(text)
 }

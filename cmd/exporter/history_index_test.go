@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,9 +18,7 @@ func TestHistoryNamesWhyASinkIsNotRead(t *testing.T) {
 		"  - {name: rows, format: upsert, kafka: {brokers: ['127.0.0.1:1'], topic: u}}\n" +
 		"  - {name: bucket, nats: {url: 'nats://127.0.0.1:1', mode: kv, bucket: b, subject: '{cluster}.{group}.{resource}.{namespace}.{name}'}}\n" +
 		"  - {name: file, stdout: {}}\n"
-	if err := os.WriteFile(config, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, config, content)
 	for _, test := range []struct {
 		flags []string
 		code  exit.Code

@@ -111,8 +111,7 @@ func TestBusyAdminAddressIsTheEnvironmentsFault(t *testing.T) {
 	}
 	defer l.Close()
 	taken := l.Addr().String()
-	kubeconfig := write(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
-		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
+	kubeconfig := kubeconfigOf(t, "http://127.0.0.1:1")
 	path := write(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\nsinks: [{name: out, stdout: {path: "+
 		filepath.Join(t.TempDir(), "out")+"}}]\njournal: {dir: "+t.TempDir()+"}\nadmin: {listen: \""+taken+"\"}\n")
 	code, _, stderr := try(t, "run", "--config", path)

@@ -142,13 +142,6 @@ func TestTheQuestionsHaveTheirAnswers(t *testing.T) {
 	compareCommands(t, c, string(blocks[0][1]), filepath.Join(dir, "history"), at)
 }
 
-func writeFile(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func mustAbs(t *testing.T, path string) string {
 	t.Helper()
 	path, err := filepath.Abs(path)

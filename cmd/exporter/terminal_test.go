@@ -29,8 +29,7 @@ func TestNoCommandSteersTheTerminal(t *testing.T) {
 	storeDeadLetter(t, dir, c, "refused: "+steering)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, steering, http.StatusTeapot) }))
 	defer server.Close()
-	kubeconfig := write(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"`+server.URL+
-		`"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
+	kubeconfig := kubeconfigOf(t, server.URL)
 	config := write(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\nsinks: [{name: out, webhook: {url: '"+server.URL+"'}}]\njournal: {dir: "+dir+"}\n")
 	answered := runSocket(t, steering)
 	outputs := 0

@@ -20,6 +20,10 @@ import (
 
 func TestMain(m *testing.M) { leaks.Main(m) }
 
+// awayKubeconfig leads to an API server that is away.
+const awayKubeconfig = `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],
+	"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`
+
 func writeTemp(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -50,7 +54,7 @@ func TestStartFailureExitsWithEnvironmentCode(t *testing.T) {
 func TestNothingIsCreatedBeforeAllFilesAreRead(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for file, content := range map[string]string{
-		"kubeconfig": `{"kind":"Config","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`,
+		"kubeconfig": awayKubeconfig,
 		"config.yaml": `
 cluster: {kubeconfig: kubeconfig}
 resources: [{select: [pods]}]

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
@@ -72,8 +71,7 @@ func loadPlanted(t *testing.T, dir, receiver string) *config.Config {
 	t.Helper()
 	for name, text := range map[string]string{
 		"bearer": plantedSecrets["a bearer token"], "header": plantedSecrets["a header from a file"],
-		"kubeconfig": `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],` +
-			`"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`,
+		"kubeconfig": awayKubeconfig,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -119,21 +117,14 @@ func fillJournal(t *testing.T, cfg *config.Config, dir string) {
 	for _, s := range cfg.Sinks {
 		names = append(names, s.Name)
 	}
-	j, err := journal.Open(journal.Options{Dir: filepath.Join(dir, "data"), Declaration: journal.Declaration{Sinks: names}, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- j.Run(ctx) }()
+	j, stop := runJournal(t, filepath.Join(dir, "data"), names...)
+	defer stop()
 	pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
-	err = j.Append(ctx, event.Observation{Resource: pods, Scope: "pods", Position: "5", Changes: []*event.Change{{
+	err := j.Append(t.Context(), event.Observation{Resource: pods, Scope: "pods", Position: "5", Changes: []*event.Change{{
 		Type: event.Added, Delta: event.DeltaAdded, Cluster: "c", Resource: pods, Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "5",
 		ObservedAt: time.Unix(1767323045, 0).UTC(), After: []byte(`{"kind":"Pod"}`),
 	}}})
-	err = errors.Join(err, j.Flush(ctx))
-	stop()
-	if err := errors.Join(err, <-done, j.Close()); err != nil {
+	if err := errors.Join(err, j.Flush(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -55,8 +55,7 @@ admin: {listen: "127.0.0.1:0"}
 			t.Fatal(err)
 		}
 	}
-	put("kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],`+
-		`"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
+	put("kubeconfig", awayKubeconfig)
 	put("config.yaml", good)
 	cfg, err := config.Load(filepath.Join(dir, "config.yaml"))
 	if err != nil {

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/internal/config"
-	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -33,8 +31,7 @@ func openUnstartedOn(t *testing.T, journalDir string) *app {
 // openUnstartedWith opens it with the rest of a configuration.
 func openUnstartedWith(t *testing.T, journalDir, rest string) *app {
 	t.Helper()
-	kubeconfig := writeTemp(t, "kubeconfig", `{"apiVersion":"v1","kind":"Config","current-context":"c",`+
-		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u"}]}`)
+	kubeconfig := writeTemp(t, "kubeconfig", awayKubeconfig)
 	path := writeTemp(t, "c.yaml", "cluster: {kubeconfig: "+kubeconfig+"}\nresources: [{select: [pods]}]\n"+
 		rest+"journal: {dir: "+journalDir+"}\n")
 	cfg, err := config.Load(path)
@@ -114,22 +111,16 @@ func TestDeadLettersOfABrokenJournalAreReportedBesideAReplicatedState(t *testing
 // fillWithDeadLetters makes a journal in which a sink has two dead letters.
 func fillWithDeadLetters(t *testing.T, dir string) {
 	t.Helper()
-	j, err := journal.Open(journal.Options{Dir: dir, Declaration: journal.Declaration{Sinks: []string{"out"}}, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- j.Run(ctx) }()
+	j, stop := runJournal(t, dir, "out")
+	defer stop()
 	var letters []event.DeadLetter
 	o := event.Observation{Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Scope: "pods", Position: "2"}
 	for i := range 2 {
 		c := &event.Change{Type: event.Added, Resource: o.Resource, Name: "a", UID: "1", ResourceVersion: strconv.Itoa(i + 1), After: []byte("{}")}
 		o.Changes, letters = append(o.Changes, c), append(letters, event.DeadLetter{Offset: uint64(i + 1), Reason: "too large", Change: c})
 	}
-	err = errors.Join(j.Append(ctx, o), j.Flush(ctx), j.Settle(ctx, "out", event.Cursor{Low: 2, High: 2}, letters))
-	stop()
-	if err := errors.Join(err, <-ended, j.Close()); err != nil {
+	ctx := t.Context()
+	if err := errors.Join(j.Append(ctx, o), j.Flush(ctx), j.Settle(ctx, "out", event.Cursor{Low: 2, High: 2}, letters)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -95,8 +95,7 @@ func deposedApp(t *testing.T, competes bool) *app {
 // openApp returns a process that is open and not started.
 func openApp(t *testing.T) *app {
 	t.Helper()
-	kubeconfig := writeTemp(t, "kubeconfig", `{"kind":"Config","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],`+
-		`"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`)
+	kubeconfig := writeTemp(t, "kubeconfig", awayKubeconfig)
 	dir := t.TempDir()
 	cfg, err := config.Load(writeTemp(t, "config.yaml", fmt.Sprintf(`
 cluster: {kubeconfig: %q}

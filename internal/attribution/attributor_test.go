@@ -3,6 +3,7 @@ package attribution_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/attribution/audit"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 var pods = event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
@@ -89,18 +91,27 @@ func (p *process) appendRecord(c *event.Change) {
 // awaitNoEvidence waits until no evidence is stored.
 func (p *process) awaitNoEvidence() {
 	p.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		left := 0
-		if err := p.journal.ForEachEvidence(func(event.Evidence) error { left++; return nil }); err != nil {
-			p.t.Fatal(err)
-		}
-		if left == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			p.t.Fatalf("%d pieces of evidence are left", left)
-		}
+	p.awaitStats("no evidence is left", func(attribution.Stats) bool { return p.countEvidence() == 0 })
+}
+
+// countEvidence returns how many pieces of evidence are stored.
+func (p *process) countEvidence() (n int) {
+	p.t.Helper()
+	if err := p.journal.ForEachEvidence(func(event.Evidence) error { n++; return nil }); err != nil {
+		p.t.Fatal(err)
 	}
+	return n
+}
+
+// awaitStats waits until the numbers of the attributor meet a condition.
+func (p *process) awaitStats(what string, met func(attribution.Stats) bool) {
+	p.t.Helper()
+	await.Condition(p.t, what, time.Minute, 10*time.Millisecond, func() string {
+		if s := p.Stats(); !met(s) {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
 }
 
 // storeRequest stores an audit event of a write that was answered with this version just now.
@@ -221,9 +232,8 @@ func TestStoredEventsSurviveRestart(t *testing.T) {
 	p.shutDown()
 	p = startProcess(t, dir, limits)
 	defer p.shutDown()
-	err := p.journal.ForEachEvidence(func(e event.Evidence) error { t.Errorf("evidence %d is left", e.Number); return nil })
-	if err != nil {
-		t.Error(err)
+	if n := p.countEvidence(); n > 0 {
+		t.Errorf("%d pieces of evidence are left", n)
 	}
 }
 
@@ -239,11 +249,7 @@ func TestAResolvedChangeIsNotResolvedAgain(t *testing.T) {
 	p.shutDown()
 	for _, uid := range []string{"u3", "u4"} { // as often as it is restarted
 		p = startProcess(t, dir, limits)
-		for deadline := time.Now().Add(time.Minute); p.Stats().Pending == 0; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("no change is waiting")
-			}
-		}
+		p.awaitStats("a change waits", func(s attribution.Stats) bool { return s.Pending > 0 })
 		after := p.journal.Newest()
 		p.appendChange(event.Added, uid, "7", "")
 		p.storeRequest("bob", "create", 201, uid, "7")
@@ -254,11 +260,7 @@ func TestAResolvedChangeIsNotResolvedAgain(t *testing.T) {
 	p = startProcess(t, dir, limits)
 	defer p.shutDown()
 	p.awaitNoEvidence()
-	for deadline := time.Now().Add(time.Minute); p.Stats().Pending > 0 || p.Stats().Unresolved[attribution.NoEvent] == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%+v", p.Stats())
-		}
-	}
+	p.awaitStats("all are resolved", func(s attribution.Stats) bool { return s.Pending == 0 && s.Unresolved[attribution.NoEvent] > 0 })
 	if n := p.Stats().Unresolved[attribution.NoEvent]; n != 1 {
 		t.Errorf("%d changes are unresolved, of which one waited", n)
 	}
@@ -268,11 +270,7 @@ func TestSilenceIsReportedAsGap(t *testing.T) {
 	p := startProcess(t, t.TempDir(), attribution.Limits{Window: time.Millisecond, Bytes: 1 << 20})
 	defer p.shutDown()
 	p.appendChange(event.Updated, "u1", "6", "5")
-	for deadline := time.Now().Add(time.Minute); p.Stats().Condition.OK(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the silence is not reported")
-		}
-	}
+	p.awaitStats("the silence is reported", func(s attribution.Stats) bool { return !s.Condition.OK() })
 	if text := p.Stats().Condition.Cause; !strings.Contains(text, "since the start") {
 		t.Errorf("explanation %q", text)
 	}
@@ -332,11 +330,7 @@ func TestWaitRestartsAfterAbsence(t *testing.T) {
 	p.shutDown()
 	p = startProcess(t, dir, limits)
 	defer p.shutDown()
-	for deadline := time.Now().Add(time.Minute); p.Stats().Pending == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the change is not waiting: %+v", p.Stats())
-		}
-	}
+	p.awaitStats("a change waits", func(s attribution.Stats) bool { return s.Pending > 0 })
 	p.storeRequest("ann", "create", 201, "u1", "5")
 	if r := p.awaitRecord(event.Attributed, 0).Change; r.Attribution.By.User != "ann" {
 		t.Errorf("%+v", r.Attribution)
@@ -360,19 +354,9 @@ func TestEventFloodIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		stored := 0
-		if err := p.journal.ForEachEvidence(func(event.Evidence) error { stored++; return nil }); err != nil {
-			t.Fatal(err)
-		}
-		s := p.Stats()
-		if stored <= bound/2/300 && s.PendingBytes > 0 && s.PendingBytes <= bound && s.Lost > 8000 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d are stored; %+v", stored, s)
-		}
-	}
+	p.awaitStats("all is bounded", func(s attribution.Stats) bool {
+		return p.countEvidence() <= bound/2/300 && s.PendingBytes > 0 && s.PendingBytes <= bound && s.Lost > 8000
+	})
 }
 
 // TestLossSurvivesRestart records a loss and stops before any resource is known. The next process emits the gap, and so it
@@ -424,9 +408,8 @@ func TestLossesOfOneReasonAreReportedOncePerMinute(t *testing.T) {
 	if next := p.awaitRecord(event.AttributionGap, first.Offset).Change.Gap; next.Reason != "that" {
 		t.Errorf("%+v", next)
 	}
-	kept := 0
-	if err := p.journal.ForEachEvidence(func(event.Evidence) error { kept++; return nil }); err != nil || kept != 1 {
-		t.Errorf("%d losses are stored until they are emitted: %v", kept, err)
+	if kept := p.countEvidence(); kept != 1 {
+		t.Errorf("%d losses are stored until they are emitted", kept)
 	}
 }
 
@@ -473,11 +456,7 @@ func TestEventsWithoutAnswerNameNoAuthor(t *testing.T) {
 	limits.Settle, limits.Window = 0, time.Millisecond
 	p = startProcess(t, dir, limits)
 	defer p.shutDown()
-	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.NoEvent] == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("a change is never resolved")
-		}
-	}
+	p.awaitStats("a change is left without an event", func(s attribution.Stats) bool { return s.Unresolved[attribution.NoEvent] > 0 })
 	if s := p.Stats(); s.Attributed != 0 || s.Pending != 0 {
 		t.Errorf("%+v", s)
 	}

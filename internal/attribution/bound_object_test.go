@@ -44,9 +44,8 @@ func TestEvictionByNameEndsWithItsPod(t *testing.T) {
 	p.shutDown()
 	p = startProcess(t, dir, limits)
 	p.appendPod(event.Added, "web", "u2", "4", "", "")
-	evidence := 0
-	if err := p.journal.ForEachEvidence(func(event.Evidence) error { evidence++; return nil }); err != nil || evidence != 1 {
-		t.Errorf("%d pieces of evidence, %v", evidence, err)
+	if n := p.countEvidence(); n != 1 {
+		t.Errorf("%d pieces of evidence", n)
 	}
 	p.appendPod(event.Updated, "web", "u2", "5", "4", evictedStatus)
 	p.appendPod(event.Deleted, "web", "u1", "3", "2", evictedStatus)
@@ -63,11 +62,7 @@ func TestEvictionByNameEndsWithItsPod(t *testing.T) {
 	limits.Settle, limits.Window = 0, time.Millisecond
 	p = startProcess(t, dir, limits)
 	defer p.shutDown()
-	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.NoEvent] == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the eviction of the next pod is never resolved")
-		}
-	}
+	p.awaitStats("a change is left without an event", func(s attribution.Stats) bool { return s.Unresolved[attribution.NoEvent] > 0 })
 	if s := p.Stats(); s.Attributed != 0 {
 		t.Errorf("%+v", s)
 	}

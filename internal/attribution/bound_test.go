@@ -35,11 +35,7 @@ func TestEventsAreStoredWhileJournalIsFull(t *testing.T) {
 	go func() { ended <- j.Run(running) }()
 	go func() { ended <- p.Run(naming) }()
 	n := fillJournal(t, j)
-	for deadline := time.Now().Add(time.Minute); p.Stats().Unresolved[attribution.Evicted] < uint64(n); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("of %d changes: %+v", n, p.Stats())
-		}
-	}
+	p.awaitStats("none waits", func(s attribution.Stats) bool { return s.Unresolved[attribution.Evicted] >= uint64(n) })
 	p.storeRequest("ann", "create", 201, "another", "9")
 	if s := p.Stats(); s.Kept != 1 || s.Pending != 0 {
 		t.Errorf("%+v", s)

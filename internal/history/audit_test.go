@@ -33,10 +33,7 @@ func TestAnAuditLogHasTheStatesOfTheCluster(t *testing.T) {
 	for seed := range uint64(8) {
 		w := newWorld(t, seed)
 		w.run(120, seed%4 > 0)
-		h, err := Open(w.dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := w.open()
 		var out, beside bytes.Buffer
 		p := Printer{Out: &out, Beside: &beside, Format: Audit}
 		if err := h.Log(t.Context(), LogOptions{Objects: true}, p.PrintEntry); err != nil {
@@ -84,9 +81,6 @@ func TestAnAuditLogHasTheStatesOfTheCluster(t *testing.T) {
 				t.Error(line)
 			}
 		}
-		if err := h.Close(); err != nil {
-			t.Fatal(err)
-		}
 	}
 	t.Logf("%d deletes, %d authors, %d gaps", deletes, authors, gaps)
 	if deletes < 50 || authors < 50 || gaps < 5 {
@@ -99,10 +93,7 @@ func TestATimelineIsTheEndOfTheLog(t *testing.T) {
 	for seed := range uint64(8) {
 		w := newWorld(t, seed)
 		w.run(120, seed%4 > 0)
-		h, err := Open(w.dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := w.open()
 		for _, s := range []Scope{{}, {Namespace: "shop"}, {Types: resources[:1], Namespace: "ops", Name: "o1"}} {
 			o, most := LogOptions{Scope: s}, 1+w.rnd.IntN(60)
 			if w.rnd.IntN(2) == 0 {
@@ -124,9 +115,6 @@ func TestATimelineIsTheEndOfTheLog(t *testing.T) {
 			if n := max(0, len(want)-most); older != n || !slices.Equal(got, want[n:]) {
 				t.Errorf("seed %d, %s, %d: %d older, and\n%s\nthe log has\n%s", seed, s, most, older, strings.Join(got, ""), strings.Join(want, ""))
 			}
-		}
-		if err := h.Close(); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

@@ -64,11 +64,7 @@ func TestTypesOfCustomResourcesAreThoseOfTheRows(t *testing.T) {
 	w.write(history.Row{Facts: crds, Object: `{"spec":{"group":"example.com","names":{"plural":"widgets","singular":"widget","kind":"Widget","shortNames":["wg"]}}}`})
 	w.write(history.Row{Facts: history.Facts{Group: "example.org", Resource: "gadgets", Kind: "Gadget", Type: "snapshot.begin"}})
 	w.flush()
-	h, err := Open(w.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close() //nolint:errcheck // it was only read
+	h := w.open()
 	for name, want := range map[string]string{"wg": "widgets.example.com", "Widget": "widgets.example.com", "gadget": "gadgets.example.org", "wgs": ""} {
 		got := ""
 		if r, err := ResolveType(t.Context(), h, name); err == nil {
@@ -86,11 +82,7 @@ func TestFollowPassesWhatIsWrittenLater(t *testing.T) {
 	first := w.change(resources[0])
 	w.write(w.stateRow("added", resources[0], first))
 	w.flush()
-	h, err := Open(w.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close() //nolint:errcheck // it was only read
+	h := w.open()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	author := w.stateRow("attributed", resources[0], first)
@@ -109,7 +101,7 @@ func TestFollowPassesWhatIsWrittenLater(t *testing.T) {
 	}
 	var got []string
 	done := errors.New("done")
-	err = Follow(ctx, w.dir, h, LogOptions{}, func(e *Entry) error {
+	err := Follow(ctx, w.dir, h, LogOptions{}, func(e *Entry) error {
 		if got = append(got, e.Type+" "+e.User); len(next) == 0 {
 			return done
 		}

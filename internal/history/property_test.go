@@ -63,6 +63,21 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
+// open opens what is written, until the test ends.
+func (w *world) open() *History {
+	w.t.Helper()
+	h, err := Open(w.dir)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			w.t.Error(err)
+		}
+	})
+	return h
+}
+
 func (w *world) pass(atMost time.Duration) {
 	w.now = w.now.Add(time.Duration(1 + w.rnd.Int64N(int64(atMost))))
 }
@@ -323,10 +338,7 @@ func TestStatesAreThoseOfTheClusterOrSaidToBeUnknown(t *testing.T) {
 	for seed := range uint64(8) {
 		w := newWorld(t, seed)
 		w.run(120, seed%4 > 0)
-		h, err := Open(w.dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := w.open()
 		for range 25 {
 			m, r := w.moment(), resources[w.rnd.IntN(len(resources))]
 			want, lost := w.stateOf(r.Resource, m)
@@ -352,9 +364,6 @@ func TestStatesAreThoseOfTheClusterOrSaidToBeUnknown(t *testing.T) {
 			if seed%4 == 0 && !lost && doubt.Any() {
 				t.Errorf("seed %d: %s at %s is known, and said not to be: %s", seed, r, m, strings.Join(doubt.Lines(), "; "))
 			}
-		}
-		if err := h.Close(); err != nil {
-			t.Fatal(err)
 		}
 	}
 	t.Logf("%d states equal those of the cluster, %d are unknown", known, unknown)

@@ -17,10 +17,7 @@ func TestAReplayEndsInTheStateOfItsLastMoment(t *testing.T) {
 	for seed := range uint64(4) {
 		w := newWorld(t, seed)
 		w.run(120, seed%4 > 0)
-		h, err := Open(w.dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := w.open()
 		for range 8 {
 			from, until := w.moment(), w.moment()
 			if from.Version != "" {
@@ -29,9 +26,6 @@ func TestAReplayEndsInTheStateOfItsLastMoment(t *testing.T) {
 				until = h.OrNewest(Moment{})
 			}
 			played += replayOnce(t, h, fmt.Sprintf("seed %d, %s to %s", seed, from, until), from, until)
-		}
-		if err := h.Close(); err != nil {
-			t.Fatal(err)
 		}
 	}
 	if played < 500 {
@@ -47,10 +41,7 @@ func TestAReplayShowsNoVersionInPart(t *testing.T) {
 		w := newWorld(t, seed)
 		w.lags = true
 		w.run(200, seed%3 > 0)
-		h, err := Open(w.dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := w.open()
 		for i := range 8 {
 			from, until := w.truth[w.rnd.IntN(len(w.truth))].version, w.truth[w.rnd.IntN(len(w.truth))].version
 			m := h.OrNewest(Moment{})
@@ -58,9 +49,6 @@ func TestAReplayShowsNoVersionInPart(t *testing.T) {
 				m = Moment{Version: fmt.Sprint(max(from, until))}
 			}
 			compared += showOnce(t, w, h, fmt.Sprint("seed ", seed), Moment{Version: fmt.Sprint(min(from, until))}, m)
-		}
-		if err := h.Close(); err != nil {
-			t.Fatal(err)
 		}
 	}
 	if compared < 1000 {
