@@ -18,7 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
-func TestMain(m *testing.M) { leaks.Main(m) }
+func TestMain(m *testing.M) { leaks.MainWithServers(m, sharedPlane.Stop) }
 
 // awayKubeconfig leads to an API server that is away.
 const awayKubeconfig = `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],

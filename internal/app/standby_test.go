@@ -26,6 +26,9 @@ const (
 	standbyState   = "STATE"
 )
 
+// sharedPlane is the control plane of all pairs.
+var sharedPlane controlplane.Shared
+
 // pair are two processes of one deployment, on real servers.
 type pair struct {
 	*testing.T
@@ -43,7 +46,7 @@ type candidate struct {
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	p := &pair{T: t, plane: controlplane.ForTest(t)}
+	p := &pair{T: t, plane: sharedPlane.ForTest(t)}
 	var err error
 	if p.nats, err = natsserver.Start(context.Background(), natsserver.Options{Dir: t.TempDir()}); err != nil {
 		t.Fatal(err)

@@ -19,16 +19,10 @@ import (
 // openUnstarted opens an app with one sink, and runs nothing of it.
 func openUnstarted(t *testing.T) *app {
 	t.Helper()
-	return openUnstartedOn(t, t.TempDir())
+	return openUnstartedWith(t, t.TempDir(), "sinks: [{name: out, stdout: {}}]\n")
 }
 
-// openUnstartedOn opens it on the directory of a journal.
-func openUnstartedOn(t *testing.T, journalDir string) *app {
-	t.Helper()
-	return openUnstartedWith(t, journalDir, "sinks: [{name: out, stdout: {}}]\n")
-}
-
-// openUnstartedWith opens it with the rest of a configuration.
+// openUnstartedWith opens it on the directory of a journal, with the rest of a configuration.
 func openUnstartedWith(t *testing.T, journalDir, rest string) *app {
 	t.Helper()
 	kubeconfig := writeTemp(t, "kubeconfig", awayKubeconfig)
@@ -60,51 +54,35 @@ func TestNotReadyBeforeDiscovery(t *testing.T) {
 }
 
 // TestDeadLettersOfABrokenJournalAreReported breaks a journal with dead letters so that they can be counted, and so that
-// nothing can be read (I5).
+// nothing can be read (I5). A replicated state has everything else that was in the journal: no gap reports the loss.
 func TestDeadLettersOfABrokenJournalAreReported(t *testing.T) {
-	for pattern, want := range map[string]string{"BROKEN": "2 dead letters of sink out", "MANIFEST-*": "cannot be read"} {
+	const lines, replicated = "sinks: [{name: out, stdout: {}}]\n", "sinks: [{name: out, kafka: {brokers: ['127.0.0.1:1'], topic: t}}]\nstate: {sink: out}\n"
+	for _, c := range []struct{ file, config, want string }{
+		{"BROKEN", lines, "2 dead letters of sink out"}, {"MANIFEST-*", lines, "cannot be read"}, {"BROKEN", replicated, "2 dead letters of sink out"},
+	} {
 		dir := t.TempDir()
 		fillWithDeadLetters(t, dir)
-		paths, err := filepath.Glob(filepath.Join(dir, "store", pattern))
+		paths, err := filepath.Glob(filepath.Join(dir, "store", c.file))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if pattern == "BROKEN" {
-			paths = []string{filepath.Join(dir, "store", pattern)}
+		if c.file == "BROKEN" {
+			paths = []string{filepath.Join(dir, "store", c.file)}
 		}
 		for _, path := range paths {
 			if err := os.WriteFile(path, []byte("a bad block"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		a := openUnstartedOn(t, dir)
+		a := openUnstartedWith(t, dir, c.config)
 		s := a.buildSnapshot()
 		if err := a.closeProcess(); err != nil {
 			t.Error(err)
 		}
-		i := slices.IndexFunc(s.Conditions, func(c condition.Status) bool { return c.Code == condition.JournalRecovered })
-		if i < 0 || !strings.Contains(s.Conditions[i].Cause, want) {
-			t.Errorf("%s is broken: conditions %+v, want %s", pattern, s.Conditions, want)
+		i := slices.IndexFunc(s.Conditions, func(s condition.Status) bool { return s.Code == condition.JournalRecovered })
+		if i < 0 || !strings.Contains(s.Conditions[i].Cause, c.want) {
+			t.Errorf("%+v: conditions %+v", c, s.Conditions)
 		}
-	}
-}
-
-// TestDeadLettersOfABrokenJournalAreReportedBesideAReplicatedState which has everything else that was in the journal: no gap
-// reports the loss.
-func TestDeadLettersOfABrokenJournalAreReportedBesideAReplicatedState(t *testing.T) {
-	dir := t.TempDir()
-	fillWithDeadLetters(t, dir)
-	if err := os.WriteFile(filepath.Join(dir, "store", "BROKEN"), []byte("a bad block"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a := openUnstartedWith(t, dir, "sinks: [{name: out, kafka: {brokers: ['127.0.0.1:1'], topic: t}}]\nstate: {sink: out}\n")
-	s := a.buildSnapshot()
-	if err := a.closeProcess(); err != nil {
-		t.Error(err)
-	}
-	i := slices.IndexFunc(s.Conditions, func(c condition.Status) bool { return c.Code == condition.JournalRecovered })
-	if i < 0 || !strings.Contains(s.Conditions[i].Cause, "2 dead letters of sink out") {
-		t.Errorf("conditions %+v", s.Conditions)
 	}
 }
 

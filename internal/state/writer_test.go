@@ -315,28 +315,6 @@ func TestARetriedDeadLetterOutlivesTwoFailovers(t *testing.T) {
 	}
 }
 
-func TestUnfencedSinkDoesNotBlockOthers(t *testing.T) {
-	w := newWorld(t, 5, false)
-	p := startActive(t, w, w.startProcess(nil))
-	w.changeCluster(10, p)
-	next := w.startProcess(nil)
-	w.topics["second"].away = errors.New("away")
-	all := map[string]sinks.Fenced{"first": w.topics["first"].openSink(), "second": w.topics["second"].openSink()}
-	taken, err := next.writer.TakeOver(t.Context(), TakeOverOptions{Sinks: all})
-	if err != nil || len(taken.Waiting) != 1 || taken.Waiting["second"] == nil {
-		t.Fatalf("%+v %v", taken, err)
-	}
-	w.topics["second"].away = nil
-	done := make(chan error, 1)
-	go func() { done <- next.writer.AddSink(t.Context(), "second", all["second"]) }()
-	if err := (<-next.writer.requests)(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}
-
 // TestAReplacedOwnerFencesNoSink has a process that was frozen while it was replaced, and fences again because its
 // configuration was edited meanwhile.
 func TestAReplacedOwnerFencesNoSink(t *testing.T) {
@@ -558,26 +536,6 @@ func TestStateLagsWhilePositionsAreUnwritten(t *testing.T) {
 	p.settleAll()
 	if s := p.writer.Stats(); s.Lag != 0 || refused != 2 {
 		t.Errorf("%d attempts, and the state lags %v", refused, s.Lag)
-	}
-}
-
-func TestPartsContainEachEntryOnce(t *testing.T) {
-	table := newTable()
-	for n := range 3000 {
-		table.applyEntry(sinks.StateEntry{Key: encodeKey(keyKnown, 1, fmt.Sprint(n)), Value: []byte("v")})
-	}
-	table.applyEntry(sinks.StateEntry{Key: []byte{keyMeta}, Value: []byte("m")})
-	seen := map[string]bool{}
-	for part := range shards {
-		for _, e := range table.entriesOfPart(part) {
-			if seen[string(e.Key)] {
-				t.Fatalf("%q is in two", e.Key)
-			}
-			seen[string(e.Key)] = true
-		}
-	}
-	if len(seen) != 3001 {
-		t.Errorf("the parts have %d entries", len(seen))
 	}
 }
 

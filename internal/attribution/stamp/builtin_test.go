@@ -438,15 +438,12 @@ func TestThePolicyChangesNoWriteOfACustomResource(t *testing.T) {
 func (c *cluster) awaitPatchable(b *builtIn, version string) {
 	c.t.Helper()
 	probe := `{"apiVersion":"example.io/` + version + `","kind":"` + kindOf(b) + `","metadata":{"name":"probe"}}`
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		code, o := c.send("alice", "POST", b.path(version)+"?dryRun=All", probe)
-		if code == http.StatusCreated {
-			return
-		}
-		if code != http.StatusServiceUnavailable || time.Now().After(deadline) {
+	c.awaitAnswer("POST", b.path(version)+"?dryRun=All", probe, func(code int, o object) bool {
+		if code != http.StatusCreated && code != http.StatusServiceUnavailable {
 			c.t.Fatalf("%s: %s", b.resource, o.text)
 		}
-	}
+		return code == http.StatusCreated
+	})
 }
 
 func kindOf(b *builtIn) string {
@@ -474,13 +471,8 @@ func (c *cluster) defineTwoVersions(resource string, conversion map[string]any) 
 		c.t.Fatal(err)
 	}
 	c.mustSend("alice", "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", string(body))
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if code, o := c.send("alice", "GET", b.path("v1"), ""); code == http.StatusOK {
-			return b
-		} else if time.Now().After(deadline) {
-			c.t.Fatalf("%s are not served: %s", resource, o.text)
-		}
-	}
+	c.awaitAnswer("GET", b.path("v1"), "", func(code int, _ object) bool { return code == http.StatusOK })
+	return b
 }
 
 // convertLossily converts to another version and drops what only one of them has.

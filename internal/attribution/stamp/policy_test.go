@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
-	"github.com/kubecdc/kubecdc/test/parts/require"
+	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
 // cluster is a real API server with users that may do everything.
@@ -24,6 +24,7 @@ type cluster struct {
 	*controlplane.ControlPlane
 	t      testing.TB
 	client *http.Client
+	shared bool
 }
 
 const (
@@ -33,23 +34,34 @@ const (
 
 var users = []string{"alice", "bob", "carol", "mallory", "a user with spaces/and:more", controllerManager}
 
-func startCluster(t testing.TB, args ...string) *cluster {
-	t.Helper()
-	require.Integration(t)
-	o := controlplane.Options{Dir: t.TempDir(), NoAudit: true, APIServerArgs: args}
+// shared is the API server of all tests that ask for no arguments of their own. Each leaves it as it was.
+var shared = controlplane.Shared{Options: clusterOptions()}
+
+func TestMain(m *testing.M) { leaks.MainWithServers(m, shared.Stop) }
+
+func clusterOptions(args ...string) controlplane.Options {
+	o := controlplane.Options{NoAudit: true, APIServerArgs: args}
 	for _, name := range users {
 		o.Users = append(o.Users, controlplane.User{Name: name, Token: tokenOf(name), Groups: []string{"system:masters"}})
 	}
 	o.Users = append(o.Users, controlplane.User{Name: reader, Token: tokenOf(reader)})
-	plane, err := controlplane.Start(context.Background(), o) // not the test's context: that ends before the cleanups
-	if err != nil {
-		t.Fatal(err)
+	return o
+}
+
+// startCluster returns the shared API server, or one with arguments.
+func startCluster(t testing.TB, args ...string) *cluster {
+	t.Helper()
+	own := controlplane.Shared{Options: clusterOptions(args...)}
+	from := &shared
+	if len(args) > 0 {
+		from = &own
+		t.Cleanup(func() {
+			if err := own.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	t.Cleanup(func() {
-		if err := plane.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	plane := from.ForTest(t)
 	pem, err := os.ReadFile(plane.CAFile())
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +70,7 @@ func startCluster(t testing.TB, args ...string) *cluster {
 	pool.AppendCertsFromPEM(pem)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &cluster{plane, t, &http.Client{Transport: transport, Timeout: time.Minute}}
+	return &cluster{plane, t, &http.Client{Transport: transport, Timeout: time.Minute}, from == &shared}
 }
 
 func tokenOf(user string) string {
@@ -91,7 +103,7 @@ const mergePatch, strategicPatch, applyPatch = "application/merge-patch+json", "
 // send makes a request of a user with a content type, by default JSON or a merge patch, and returns the answer.
 func (c *cluster) send(user, method, path, body string, contentType ...string) (int, object) {
 	c.t.Helper()
-	request, err := http.NewRequestWithContext(c.t.Context(), method, c.URL()+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(context.WithoutCancel(c.t.Context()), method, c.URL()+path, strings.NewReader(body))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -118,6 +130,16 @@ func (c *cluster) send(user, method, path, body string, contentType ...string) (
 	}
 	if err := json.Unmarshal(o.text, &o); err != nil && response.StatusCode < 300 {
 		c.t.Fatalf("%s %s: %v: %s", method, path, err, o.text)
+	}
+	if c.shared && response.StatusCode == http.StatusCreated && !strings.Contains(path, "dryRun") {
+		at, _, _ := strings.Cut(path, "?")
+		if method == "POST" {
+			at += "/" + o.Metadata.Name
+		}
+		c.t.Cleanup(func() {
+			c.send("alice", "PATCH", at, `{"metadata":{"finalizers":null}}`)
+			c.send("alice", "DELETE", at+"?gracePeriodSeconds=0", "")
+		})
 	}
 	return response.StatusCode, o
 }
@@ -153,6 +175,7 @@ func (c *cluster) applyPolicy(resources ...string) {
 		c.t.Fatal(err)
 	}
 	policy, binding, _ := strings.Cut(text, "---\n")
+	c.t.Cleanup(c.removePolicy)
 	c.mustSend("alice", "POST", policiesPath, policy, "application/yaml")
 	c.mustSend("alice", "POST", bindingsPath, binding, "application/yaml")
 	c.awaitStamps(true)
@@ -161,16 +184,24 @@ func (c *cluster) applyPolicy(resources ...string) {
 // awaitStamps waits until the API server stamps, or does not stamp, ConfigMaps.
 func (c *cluster) awaitStamps(stamps bool) {
 	c.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		code, o := c.send("alice", "POST", configMaps+"?dryRun=All", `{"metadata":{"generateName":"probe-"}}`)
+	c.awaitAnswer("POST", configMaps+"?dryRun=All", `{"metadata":{"generateName":"probe-"}}`, func(code int, o object) bool {
 		if code >= 300 {
 			c.t.Fatalf("refused: %s", o.text)
 		}
-		if (o.stamp() != "") == stamps {
+		return (o.stamp() != "") == stamps
+	})
+}
+
+// awaitAnswer sends a request again and again, until the answer is accepted.
+func (c *cluster) awaitAnswer(method, path, body string, accepts func(code int, o object) bool) {
+	c.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) { // also when the test has ended
+		code, o := c.send("alice", method, path, body)
+		if accepts(code, o) {
 			return
 		}
 		if time.Now().After(deadline) {
-			c.t.Fatalf("stamped: %v, want %v; %s", !stamps, stamps, o.text)
+			c.t.Fatalf("%s %s: %d %s", method, path, code, o.text)
 		}
 	}
 }
@@ -261,15 +292,8 @@ func (c *cluster) verifyCustomResources() {
 	c.mustSend("alice", "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"metadata":{"name":"widgets.example.io"},
 "spec":{"group":"example.io","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget"},"versions":[{"name":"v1","served":true,
 "storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}},"subresources":{"status":{}}}]}}`)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		probe := `{"apiVersion":"example.io/v1","kind":"Widget","metadata":{"name":"probe"}}`
-		if code, _ := c.send("alice", "POST", widgets+"?dryRun=All", probe); code == http.StatusCreated {
-			break
-		}
-		if time.Now().After(deadline) {
-			c.t.Fatal("widgets are not served")
-		}
-	}
+	probe := `{"apiVersion":"example.io/v1","kind":"Widget","metadata":{"name":"probe"}}`
+	c.awaitAnswer("POST", widgets+"?dryRun=All", probe, func(code int, _ object) bool { return code == http.StatusCreated })
 	head := `"apiVersion":"example.io/v1","kind":"Widget"`
 	for i, rest := range []string{
 		`"metadata":{"name":"w0","annotations":null}`, `"metadata":{"name":"w1","annotations":{}}`, `"metadata":{"name":"w2","labels":null}`,

@@ -29,6 +29,9 @@ func ForTest(t testing.TB) *ControlPlane {
 // Shared is a control plane that tests of a package share, because each of them keeps to objects of its own. The zero value
 // starts one with the first test that asks for it.
 type Shared struct {
+	// Options are those that it is started with, in a directory of its own. Set them before the first test.
+	Options Options
+
 	start sync.Once
 	plane *ControlPlane
 	dir   string
@@ -41,7 +44,9 @@ func (s *Shared) ForTest(t testing.TB) *ControlPlane {
 	require.Integration(t)
 	s.start.Do(func() {
 		if s.dir, s.err = os.MkdirTemp("", "kubecdc-controlplane-"); s.err == nil {
-			s.plane, s.err = Start(context.Background(), Options{Dir: s.dir})
+			o := s.Options
+			o.Dir = s.dir
+			s.plane, s.err = Start(context.Background(), o)
 		}
 	})
 	if s.err != nil {
