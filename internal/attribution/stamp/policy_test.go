@@ -131,14 +131,14 @@ func (c *cluster) send(user, method, path, body string, contentType ...string) (
 	if err := json.Unmarshal(o.text, &o); err != nil && response.StatusCode < 300 {
 		c.t.Fatalf("%s %s: %v: %s", method, path, err, o.text)
 	}
-	if c.shared && response.StatusCode == http.StatusCreated && !strings.Contains(path, "dryRun") {
+	if c.shared && response.StatusCode == http.StatusCreated && o.Kind != "Status" && !strings.Contains(path, "dryRun") {
 		at, _, _ := strings.Cut(path, "?")
 		if method == "POST" {
 			at += "/" + o.Metadata.Name
 		}
 		c.t.Cleanup(func() {
-			c.send("alice", "PATCH", at, `{"metadata":{"finalizers":null}}`)
 			c.send("alice", "DELETE", at+"?gracePeriodSeconds=0", "")
+			c.awaitGone(at)
 		})
 	}
 	return response.StatusCode, o
