@@ -160,65 +160,6 @@ func TestALaneInSteadyFlowAllocatesNothing(t *testing.T) {
 	}
 }
 
-// newLaggingBacklog returns a backlog that has read changes of these lanes, all of which lag from their first change on.
-func newLaggingBacklog(t *testing.T, lanes ...string) (*backlog, []event.Record) {
-	t.Helper()
-	b, records := newBacklog("", 1<<20, event.Cursor{}, nil), changesIn(lanes...)
-	for _, r := range records {
-		b.mustAddChange(t, r)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for l := range b.lanes.busy {
-		b.lanes.dropNewest(l, 0)
-	}
-	return b, records
-}
-
-// TestALaneIsReloadedOnlyInItsOwnPass takes a lane out of a pass before that ends. A later pass that reads elsewhere must
-// not load it.
-func TestALaneIsReloadedOnlyInItsOwnPass(t *testing.T) {
-	b, records := newLaggingBacklog(t, "a", "b", "a", "b", "b", "a")
-	a, other := b.lanes.byName["a"], b.lanes.byName["b"]
-	plan := newRereadPlan(b)
-	a.retryUpTo = 6
-	b.lanes.become(a, reloading)
-	if _, ok := plan.nextRead(); !ok || a.pass != plan.pass {
-		t.Fatal("a is not loaded")
-	}
-	plan.reloadEntry("a", newEntry(records[0], nil, nil))
-	newLaneReplacer(b).pauseLanes(sinks.Repartition{From: []sinks.Lane{"a"}}) // resumes a, which fails: it leaves the pass
-	other.lagsFrom, plan.choseLeastLagging = 6, false
-	if after, ok := plan.nextRead(); !ok || after != 5 {
-		t.Fatalf("the next pass reads after %d (%v), want after 5 for b", after, ok)
-	}
-	plan.reloadEntry("a", newEntry(records[5], nil, nil))
-	if n := a.queue.entryCount(); n != 1 || a.lagsFrom != 2 {
-		t.Errorf("a has %d changes and lags from %d: some were skipped", n, a.lagsFrom)
-	}
-	checkSums(t, b)
-}
-
-func TestNoCursorMissesChangesThatMoveToOtherLanes(t *testing.T) {
-	b := newBacklog("", 1<<20, event.Cursor{}, nil)
-	for _, r := range changesIn("a", "b", "a", "b") {
-		b.mustAddChange(t, r)
-	}
-	b.acknowledgeOldest(b.lanes.byName["b"], 1, time.Time{})
-	r := sinks.Repartition{From: []sinks.Lane{"a", "b"}, To: []sinks.Lane{"c", "d"}}
-	replacer := newLaneReplacer(b)
-	if quiet, _ := replacer.pauseLanes(r); !quiet {
-		t.Fatal("idle lanes are not quiet")
-	}
-	queued := replacer.queuedEntries(r)
-	before, _ := b.takeSnapshot()
-	replacer.replaceLanes(r, []placement{{"c", queued[0]}, {"c", queued[1]}, {"d", queued[2]}})
-	after, _ := b.takeSnapshot()
-	if fmt.Sprint(before.Low, before.Lanes, after.Low, after.Lanes) != "0 map[a:0 b:3] 0 map[c:0 d:3]" {
-		t.Errorf("cursors %v, then %v", before, after)
-	}
-}
-
 func TestALaneInDoubtIsNotReplaced(t *testing.T) {
 	b := newBacklog("", 1<<20, event.Cursor{}, nil)
 	l := b.mustAddChange(t, changesIn("a")[0])
