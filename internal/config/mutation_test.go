@@ -45,8 +45,8 @@ func scalarNode(tag, text string) yaml.Node {
 // valueStride leaves some 400 of all combinations; it is prime, so that every value and every place remains.
 const valueStride = 13
 
-// TestAnyValueIsAcceptedOrExplained puts other values in the place of single values of valid files. Whatever is not accepted is
-// an error with file, line and path; values that can never mean anything are not accepted.
+// TestAnyValueIsAcceptedOrExplained puts other values in the place of single values of valid files. Whatever is not accepted
+// is an error with file, line and path; values that can never mean anything are not accepted.
 func TestAnyValueIsAcceptedOrExplained(t *testing.T) {
 	t.Setenv("KUBECONFIG", "none")
 	tried, refused := 0, 0

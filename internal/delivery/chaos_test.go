@@ -515,7 +515,7 @@ func TestNothingIsLostOrReorderedWhateverFails(t *testing.T) {
 }
 
 // TestEveryChangeStandsBeforeTheWatermark: whatever fails, a watermark in a lane follows every change of that lane that was
-// read before it, and every lane gets it. Changes that are not for this sink affect no others, and each topic keeps its order.
+// read before it; every lane gets it. Changes that are not for this sink affect no others; each topic keeps its order.
 func TestEveryChangeStandsBeforeTheWatermark(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {

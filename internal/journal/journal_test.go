@@ -176,8 +176,7 @@ func (r *runningJournal) waitFor(newest uint64) {
 	}
 }
 
-// hookedDisk calls functions before a file is created, written and synced; they may wait, or fail. Those that are nil are not
-// called.
+// hookedDisk calls functions, those that are not nil, before a file is created, written and synced; they may wait, or fail.
 type hookedDisk struct {
 	vfs.FS
 	create func() error

@@ -11,8 +11,8 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// newSlowDisk returns a disk that keeps every fsync of the store's log waiting from hold on, until the function that it returns
-// is called.
+// newSlowDisk returns a disk that keeps every fsync of the store's log waiting from hold on, until the function that it
+// returns is called.
 func newSlowDisk() (disk *hookedDisk, hold func() (release func())) {
 	var held atomic.Pointer[chan struct{}]
 	disk = &hookedDisk{FS: vfs.NewMem(), sync: func(name string) error {
