@@ -45,15 +45,6 @@ func TestFullSmallDiskRecovers(t *testing.T) {
 	})
 }
 
-// TestPagesAnswerWhileTheDiskIsFull does the same with a disk smaller than the bound of the journal. Acknowledged changes
-// are trimmed, so that reading resumes without help.
-func TestPagesAnswerWhileTheDiskIsFull(t *testing.T) {
-	t.Parallel()
-	fillAndDrain(t, 240, 540_000, (*fixture).checkPages, func(settings *exporter.Settings) {
-		settings.Wrap = smallDisk(t, settings.JournalDir(), "128m")
-	})
-}
-
 // fillAndDrain writes objects of a size until the journal is full, calls look, lets the only sink accept changes again, and
 // waits for all of them.
 func fillAndDrain(t *testing.T, objects, bytes int, look func(*fixture), bound func(*exporter.Settings)) {

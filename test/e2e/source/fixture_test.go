@@ -195,25 +195,6 @@ func withLabels(kind workload.Kind, labels ...string) workload.Kind {
 	return kind
 }
 
-// transcript returns the records of a kind, one line each, without markers: "gap", "added web/one", "deleted web/one left".
-func transcript(records []bus.Record, kind workload.Kind) []string {
-	var lines []string
-	for _, r := range records {
-		if !isAbout(r, kind) || strings.HasPrefix(r.Name, "marker-") {
-			continue
-		}
-		line := r.Type
-		if r.Name != "" {
-			line += " " + strings.TrimPrefix(r.Namespace+"/"+r.Name, "/")
-		}
-		if r.Left {
-			line += " left"
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
-
 // gapRecords returns the gap records about a kind.
 func gapRecords(records []bus.Record, kind workload.Kind) []bus.Record {
 	return slices.DeleteFunc(slices.Clone(records), func(r bus.Record) bool { return r.Type != "gap" || !isAbout(r, kind) })

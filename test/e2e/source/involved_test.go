@@ -3,15 +3,12 @@ package source
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // involvedKind is a ConfigMap with values that its rule redacts, and copies of them in annotations.
@@ -81,67 +78,5 @@ func TestEventsHaveWhatTheirObjectMayShow(t *testing.T) {
 	}
 	if fmt.Sprint(seen) != "map[before-the-start:true live:true while-stopped:true]" {
 		t.Errorf("emitted were %v", seen)
-	}
-}
-
-// TestInvolvedObjectsCostLittle compares the CPU time of two exporters that read the same Events, 100 a second, of which one
-// adds what their Pods have.
-func TestInvolvedObjectsCostLittle(t *testing.T) {
-	require.Long(t)
-	const pods, events = 200, 3000
-	s := newFixture(t, ownControlPlane(t), nil)
-	plain := newFixture(t, s.environment, []rule{s.namespacedRule("events")})
-	completed := s.namespacedRule("events")
-	completed["involvedObject"] = rule{"labels": true, "owner": true}
-	s.setRules(completed)
-	for i := range pods {
-		s.requireNoError(s.cluster.Create(t.Context(), withLabels(workload.Pods, "app=web", "team=shop"), s.name, fmt.Sprintf("p-%d", i)))
-	}
-	event := func(pod int) workload.Kind {
-		kind := eventAbout(s.name, "")
-		body := kind.Object
-		kind.Object = func() *unstructured.Unstructured {
-			o := body()
-			o.Object["involvedObject"] = map[string]any{"apiVersion": "v1", "kind": "Pod", "namespace": s.name, "name": fmt.Sprintf("p-%d", pod)}
-			o.Object["message"] = "Readiness probe failed: HTTP probe failed with statuscode: 503"
-			o.Object["source"] = map[string]any{"component": "kubelet", "host": "node-1"}
-			return o
-		}
-		return kind
-	}
-	exporters := []*fixture{plain, s}
-	var before, used [2]time.Duration
-	write := func(from, to int) {
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		for i := from; i < to; i++ {
-			<-tick.C
-			s.requireNoError(s.cluster.Create(t.Context(), event(i%pods), s.name, fmt.Sprintf("e-%d", i)))
-		}
-		for _, e := range exporters {
-			e.awaitEmitted(eventAbout("", ""), s.name, fmt.Sprintf("e-%d", to-1), "added")
-		}
-	}
-	for _, e := range exporters {
-		e.startExporter()
-	}
-	write(0, pods)
-	for i, e := range exporters {
-		before[i] = e.exporter.Process().Usage().CPU
-	}
-	write(pods, pods+events)
-	for i, e := range exporters {
-		used[i] = e.exporter.Process().Usage().CPU - before[i]
-	}
-	ratio := float64(used[1]) / float64(used[0])
-	t.Logf("%d Events took %s, and %s with labels and owner: %.2f times", events, used[0], used[1], ratio)
-	if ratio > 1.4 {
-		t.Errorf("a change takes %.2f times the CPU", ratio)
-	}
-	for _, r := range s.records {
-		if r.Resource == "events" && r.Name != "" && !strings.Contains(string(r.After), `"labels":{"app":"web","team":"shop"}`) {
-			t.Errorf("%s", r.After)
-			break
-		}
 	}
 }

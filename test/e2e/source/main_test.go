@@ -31,18 +31,18 @@ type environment struct {
 	etcd         *oracle.Etcd
 }
 
-// shared is the control plane of most tests. plain has no WatchList, like API servers before Kubernetes 1.32.
+// shared is the control plane of all tests.
 var (
-	shared, plain           environment
-	startShared, startPlain sync.Once
-	sharedError, plainError error
-	build                   sync.Once
-	buildError              error
+	shared      environment
+	startShared sync.Once
+	sharedError error
+	build       sync.Once
+	buildError  error
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if err := errors.Join(shared.stopServers(), plain.stopServers(), os.RemoveAll(programDir)); err != nil {
+	if err := errors.Join(shared.stopServers(), os.RemoveAll(programDir)); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the servers:", err)
 		code = max(code, 1)
 	}
@@ -59,32 +59,7 @@ func sharedControlPlane(t *testing.T) *environment {
 	return &shared
 }
 
-// withoutWatchList returns the shared control plane without WatchList.
-func withoutWatchList(t *testing.T) *environment {
-	t.Helper()
-	startPlain.Do(func() { plainError = plain.startServers(t, "--feature-gates=WatchList=false") })
-	if plainError != nil {
-		t.Fatal(plainError)
-	}
-	return &plain
-}
-
-// ownControlPlane returns a control plane that ends with the test.
-func ownControlPlane(t *testing.T, args ...string) *environment {
-	t.Helper()
-	own := &environment{}
-	if err := own.startServers(t, args...); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := own.stopServers(); err != nil {
-			t.Error(err)
-		}
-	})
-	return own
-}
-
-func (e *environment) startServers(t *testing.T, args ...string) (err error) {
+func (e *environment) startServers(t *testing.T) (err error) {
 	t.Helper()
 	require.Integration(t)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -97,7 +72,7 @@ func (e *environment) startServers(t *testing.T, args ...string) (err error) {
 	}
 	// A stop waits this long for open watches, which have a longer timeout.
 	e.controlPlane, err = controlplane.Start(ctx, controlplane.Options{
-		Dir: e.dir, NoAudit: true, APIServerArgs: append([]string{"--request-timeout=5s"}, args...),
+		Dir: e.dir, NoAudit: true, APIServerArgs: []string{"--request-timeout=5s"},
 	})
 	if err != nil {
 		return err

@@ -55,6 +55,7 @@ func TestManyObjectsFitIntoLittleMemory(t *testing.T) {
 
 // TestAMillionObjectsFitIntoMemory reads very many small objects, and restarts.
 func TestAMillionObjectsFitIntoMemory(t *testing.T) {
+	require.Long(t)
 	m := newMeasuredFixture(t, largeCrowds[fullSize()])
 	m.runPhase("first start", func() {
 		m.launch()

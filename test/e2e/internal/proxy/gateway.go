@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -24,8 +25,6 @@ type Gateway struct {
 
 	mu     sync.Mutex
 	faults []*fault
-	hidden map[string]bool // "group/plural"
-	passed []Request
 }
 
 // fault answers some requests.
@@ -45,9 +44,6 @@ type Request struct {
 // Watch reports whether the request asks for changes, be it after what there is.
 func (r Request) Watch() bool { return r.Query.Get("watch") == "true" || r.Query.Get("watch") == "1" }
 
-// Initial reports whether the request asks for a watch that begins with what there is.
-func (r Request) Initial() bool { return r.Query.Get("sendInitialEvents") == "true" }
-
 // Discovery reports whether the request asks what is served.
 func (r Request) Discovery() bool {
 	return r.Path == "/api" || r.Path == "/apis" || r.Path == "/api/v1" ||
@@ -64,18 +60,11 @@ func StartGateway(address, caFile string) (*Gateway, error) {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
 	to := &url.URL{Scheme: "https", Host: address}
-	g := &Gateway{closed: make(chan struct{}), hidden: map[string]bool{}}
+	g := &Gateway{closed: make(chan struct{})}
 	g.next = &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(to)
-			if requestOf(r.In).Discovery() { // hide reads the answer
-				r.Out.Header.Del("Accept-Encoding")
-				r.Out.Header.Del("If-None-Match")
-			}
-		},
-		FlushInterval:  -1, // a watch sees it at once
-		ModifyResponse: g.hide,
-		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		FlushInterval: -1, // a watch sees it at once
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		Transport: &http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true, DisableCompression: true,
 		},
@@ -125,25 +114,6 @@ func (g *Gateway) Hang(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Hide leaves a resource out of discovery; its own endpoint answers. Show takes it in again.
-func (g *Gateway) Hide(group, plural string) { g.set(group, plural, true) }
-
-// Show ends Hide.
-func (g *Gateway) Show(group, plural string) { g.set(group, plural, false) }
-
-func (g *Gateway) set(group, plural string, hidden bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.hidden[group+"/"+plural] = hidden
-}
-
-// Requests returns all that was asked so far, in order.
-func (g *Gateway) Requests() []Request {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.passed)
-}
-
 // Cut ends all connections.
 func (g *Gateway) Cut() { g.server.CloseClientConnections() }
 
@@ -156,18 +126,17 @@ func (g *Gateway) Close() {
 }
 
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	if handler := g.enter(requestOf(r)); handler != nil {
+	if handler := g.handlerOf(requestOf(r)); handler != nil {
 		handler(w, r)
 		return
 	}
 	g.Pass(w, r)
 }
 
-// enter records a request, and returns its handler, nil for the API server.
-func (g *Gateway) enter(r Request) http.HandlerFunc {
+// handlerOf returns what answers a request, nil for the API server.
+func (g *Gateway) handlerOf(r Request) http.HandlerFunc {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.passed = append(g.passed, r)
 	for _, f := range slices.Backward(g.faults) {
 		if f.meets(r) {
 			return f.handler
@@ -195,13 +164,9 @@ func requestOf(r *http.Request) Request {
 	return q
 }
 
-// Expired answers that history, or the rest of a list, is gone: 410.
-func Expired(w http.ResponseWriter, _ *http.Request) {
-	Status(w, http.StatusGone, "Expired", "The provided continue parameter is too old, or the resource version")
-}
-
-// NoWatchList answers as an API server that cannot stream what exists.
-func NoWatchList(w http.ResponseWriter, _ *http.Request) {
-	Status(w, http.StatusUnprocessableEntity, "Invalid",
-		"ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+// Status answers with an error as an API server writes it.
+func Status(w http.ResponseWriter, code int, reason, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":%q,"reason":%q,"code":%d}`, message, reason, code)
 }
