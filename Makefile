@@ -87,8 +87,8 @@ microbench: ## Run the Go benchmarks of single packages
 .PHONY: fullsize
 fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 	LIVES_SEEDS=50 REQUIRE_INTEGRATION=1 go test -timeout 30m -run TestRandomLives ./pkg/sinks/nats ./pkg/sinks/kafka
-	KUBECDC_E2E_CHANGES=50000 KUBECDC_E2E_START_OBJECTS=100000 REQUIRE_INTEGRATION=1 \
-		go test -C test/e2e -v -timeout 30m -run 'TestAPIServerRestartsAndCutWatchesLoseNothing|TestStartOnManyObjectsReadsThemOnce' .
+	KUBECDC_E2E_CHANGES=50000 REQUIRE_INTEGRATION=1 \
+		go test -C test/e2e -v -timeout 30m -run TestAPIServerRestartsAndCutWatchesLoseNothing .
 	AWAY_SECONDS=600 REQUIRE_INTEGRATION=1 go test -v -timeout 40m -run TestAChangeThatIsReadLateHasTheTimeItWasMade/listed ./pkg/source
 	$(MAKE) failovers
 	KUBECDC_E2E_FAULT=6m REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m -run TestEachFaultIsNamed ./faults
@@ -96,7 +96,6 @@ fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
 		go test -C test/e2e -timeout 30m -run 'TestReloadsEqualRestarts|TestEditsDuringListsKeepTheTableRight' ./source
 	KUBECDC_E2E_RELOADS=50 KUBECDC_E2E_RATE=500 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestReloadsLoseAndRepeatNothing .
 	KUBECDC_E2E_TAP_SECONDS=600 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 30m -run TestTapOfBusyClusterUsesLittleMemory .
-	KUBECDC_E2E_VIEWED_SECONDS=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 10m -run TestTwentyViewers ./page
 	KUBECDC_E2E_MOMENTS=200 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m -run TestHistoryEqualsThatOfEtcd .
 	KUBECDC_E2E_HISTORIES=60 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestRandomEditsOfRulesKeepTheTableRight ./source
 	KUBECDC_E2E_LISTS=42 REQUIRE_INTEGRATION=1 go test -C test/e2e -timeout 30m -run TestInterruptedFirstListLosesNothing ./source
@@ -123,7 +122,7 @@ equality: ## Compare failovers from the state with restarts on the journal, over
 .PHONY: attribution
 attribution: ## Name the users behind many random writes, from the audit log, from stamps and from both (hours)
 	KUBECDC_ATTRIBUTION_WRITES=5000 KUBECDC_E2E_CASCADES=1 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -timeout 60m \
-		-run 'TestUsersAtTheSameObjectsAreNamed|TestEventsOfSeveralAPIServersAreUsed|TestMangledAuditEvents|TestCascadeIsAttributed|TestStampsDoNotKeepControllersFromTheirWork|TestAcceptedAuditEventsAreNeverLost|TestAPIServerLossesAreReported|TestNoOpWriterIsNotNamed|TestForgedAuditEventsAreRejected|TestAuditEventSecretsAreNeverShown' .
+		-run 'TestUsersAtTheSameObjectsAreNamed|TestEventsOfSeveralAPIServersAreUsed|TestCascadeIsAttributed|TestStampsDoNotKeepControllersFromTheirWork|TestAcceptedAuditEventsAreNeverLost|TestAPIServerLossesAreReported|TestAuditEventSecretsAreNeverShown' .
 	KUBECDC_ATTRIBUTION_WRITES=20000 REQUIRE_INTEGRATION=1 go test -C test/e2e -v -count 3 -timeout 60m -run TestGeneratedRequests .
 
 .PHONY: nats-exact

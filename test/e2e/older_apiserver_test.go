@@ -2,16 +2,12 @@ package e2e
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
-	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/require"
@@ -93,63 +89,6 @@ func (a *audited) copyObjects() map[string]string {
 	return copies
 }
 
-// TestAnOlderAPIServerThatAnswersEndsTheProof lets requests of the exporter reach an older API server, as a load balancer
-// does. From then on stamps prove nothing, also the forged ones, until no older one has answered for a while.
-func TestAnOlderAPIServerThatAnswersEndsTheProof(t *testing.T) {
-	require.Long(t)
-	a := newStamped(t, false, withOlderServer)
-	newer, older := a.leadThroughGateway(0), a.startGateway(1)
-	a.awaitAuthor(a.newUser(0).createConfigMap(t, "before", ""), writer(0))
-
-	heal := newer.Fault(isAboutPolicies, older.Pass)
-	a.awaitCondition("StampsUnproven", true)
-	forged := a.newUser(1).createConfigMap(t, "forged", stampOfCreate("forged", victim))
-	meanwhile := a.newUser(0).createConfigMap(t, "meanwhile", "")
-	a.awaitUnresolved("policy", 2)
-	heal()
-	a.awaitCondition("StampsUnproven", false)
-	a.awaitGap("stamps prove nothing after version", func() {})
-	a.awaitGap("stamps proved nothing until version", func() {})
-	a.awaitAuthor(a.newUser(0).createConfigMap(t, "after", ""), writer(0))
-	by := a.authorsByID(a.readRecords())
-	for _, h := range []answerHead{forged, meanwhile} {
-		if name := by[addedID(h)]; name != "" {
-			t.Errorf("%s has author %s", h.Metadata.Name, name)
-		}
-	}
-}
-
-// TestAPolicyWhoseListHangsNamesNoWrongAuthor lets the list hang while the policy is away and clients forge stamps.
-func TestAPolicyWhoseListHangsNamesNoWrongAuthor(t *testing.T) {
-	require.Long(t)
-	a := newStamped(t, false)
-	g := a.leadThroughGateway(0)
-	admin := a.newUser(0)
-	a.awaitAuthor(admin.createConfigMap(t, "before", ""), writer(0))
-
-	heal := g.Fault(isAboutPolicies, g.Hang)
-	admin.mustDo(t, http.MethodDelete, stampBinding, "")
-	var forged answerHead
-	for i := 0; forged.Metadata.Annotations[stampAnnotation] == ""; i++ { // the API server notices after a moment
-		name := fmt.Sprintf("forged-%d", i)
-		if forged = admin.createConfigMap(t, name, stampOfCreate(name, victim)); !strings.Contains(string(forged.text), victim) {
-			forged = answerHead{}
-		}
-	}
-	a.awaitCondition("StampsUnchecked", true)
-	a.applyStampBinding()
-	heal()
-	a.awaitCondition("StampsUnchecked", false)
-	a.awaitCondition("StampsUnproven", false)
-	a.awaitAuthor(admin.createConfigMap(t, "after", ""), writer(0))
-	if text := readText(t, a.stream); strings.Contains(text, victim) {
-		t.Error("the forged stamp is in the stream")
-	}
-	if name := a.authorsByID(a.readRecords())[addedID(forged)]; name != "" {
-		t.Errorf("%s has author %s", forged.Metadata.Name, name)
-	}
-}
-
 // TestUpdatesThroughAnAPIServerWithoutTheAdmissionPolicyHaveNoAuthor has the audit log alone, of two API servers. The
 // second one annotates nothing. An update without a precondition may have changed nothing there, so it names no author, and
 // keeps those from being named whose requests were answered with the same version.
@@ -201,40 +140,9 @@ func TestUpdatesThroughAnAPIServerWithoutTheAdmissionPolicyHaveNoAuthor(t *testi
 	}
 }
 
-func isAboutPolicies(r proxy.Request) bool { return r.Group == "admissionregistration.k8s.io" }
-
-// stampOfCreate returns the member with the stamp of a create of a ConfigMap, which would be believed if the policy were in
-// force.
-func stampOfCreate(name, user string) string {
-	return fmt.Sprintf(`,"annotations":{"%s":"new%s %s"}`, stampAnnotation, stampedObject("/api/v1/namespaces/busy-0/configmaps/"+name), user)
-}
-
 func (u *user) createConfigMap(t *testing.T, name, more string) answerHead {
 	t.Helper()
 	return u.mustDo(t, http.MethodPost, "/api/v1/namespaces/busy-0/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`"`+more+`}}`)
-}
-
-// startGateway puts a gateway before an API server.
-func (a *audited) startGateway(server int) *proxy.Gateway {
-	a.t.Helper()
-	g, err := proxy.StartGateway(a.plane.APIServers()[server].Address(), a.plane.CAFile())
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	a.t.Cleanup(g.Close)
-	return g
-}
-
-// leadThroughGateway restarts the exporter behind a gateway before an API server.
-func (a *audited) leadThroughGateway(server int) *proxy.Gateway {
-	a.t.Helper()
-	g, path := a.startGateway(server), filepath.Join(a.dir, "gateway.kubeconfig")
-	err := errors.Join(g.Kubeconfig(a.plane.Kubeconfig(), path), a.exporter.Stop(),
-		a.exporter.Configure(func(s *exporter.Settings) { s.Kubeconfig = path }), a.exporter.Start(a.t.Context()))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return g
 }
 
 // addedID returns the end of the ID of the record of a create, from the UID on.
@@ -251,17 +159,6 @@ func (a *audited) awaitAuthor(h answerHead, user string) {
 			return
 		case name != "" || time.Now().After(deadline):
 			a.t.Fatalf("the author of %s is %q, want %q", h.Metadata.Name, name, user)
-		}
-	}
-}
-
-// awaitUnresolved waits until that many changes are counted as unresolved for a reason.
-func (a *audited) awaitUnresolved(reason string, changes float64) {
-	a.t.Helper()
-	series := `kubecdc_unresolved_total{reason="` + reason + `"}`
-	for deadline := time.Now().Add(arriveWithin); a.sumMetric(series) < changes; await.Pause(a.t, lookEvery) {
-		if time.Now().After(deadline) {
-			a.t.Fatalf("%s is %v, want %v", series, a.sumMetric(series), changes)
 		}
 	}
 }
