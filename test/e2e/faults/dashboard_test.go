@@ -39,11 +39,12 @@ func readBoard(t *testing.T) board {
 // route drops.
 func TestEveryPanelOfTheDashboardHasData(t *testing.T) {
 	c := surround(t).fixture(t)
+	c.alone() // else panels show other exporters
 	here := mapping{"include": []string{c.name}}
 	c.settings.Resources = []mapping{
 		{"select": []string{"configmaps"}, "namespaces": here, "filter": `object.data["step"] != ""`},
 		{"select": []string{"secrets", "services"}, "namespaces": here, "before": "full"},
-		{"select": []string{"gadgets.example.com"}},
+		{"select": []string{"gizmos.example.com"}},
 	}
 	c.settings.Routes = []mapping{{"select": []string{"services"}, "drop": true}, {"select": []string{"*"}, "to": []mapping{{"sink": "kafka"}, {"sink": "nats"}}}}
 	c.topic("configmaps")
@@ -82,7 +83,7 @@ var chosen = strings.NewReplacer("$__rate_interval", "30s", "$__range", "1m", "$
 func (c *fixture) awaitData(what, expr string) {
 	c.t.Helper()
 	c.await(what+": "+expr, func() string {
-		series := c.prometheus.ask(c.t.Context(), expr)
+		series := c.prometheus.ask(c.t, expr)
 		for _, s := range series {
 			if strings.Contains(string(s), `"NaN"`) {
 				return string(s)

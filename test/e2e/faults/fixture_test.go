@@ -29,6 +29,8 @@ const (
 	// namedWithin bounds every wait. It is far above what it takes, and no measurement.
 	namedWithin = 8 * time.Minute
 	lookEvery   = 250 * time.Millisecond
+	// clearWithin bounds what clearing up after a test takes.
+	clearWithin = time.Minute
 	// still is how many looks in a row have to find the same alerts: Prometheus has asked the exporter meanwhile.
 	still = 24
 )
@@ -70,7 +72,8 @@ func (s *surroundings) fixture(t *testing.T) *fixture {
 func (c *fixture) alone() {
 	c.t.Helper()
 	own := *c.surroundings
-	own.prometheus = startPrometheus(c.t)
+	own.prometheus = startPrometheus(c.t.Context(), c.t, c.t.TempDir())
+	c.t.Cleanup(func() { check(c.t, own.prometheus.running.Stop()) })
 	c.surroundings, c.lonely = &own, true
 }
 
@@ -100,9 +103,9 @@ func (c *fixture) start() {
 	c.t.Helper()
 	c.prepare()
 	c.must(c.exporter.Start(c.t.Context()))
-	c.prometheus.watch(c.exporter.Address())
+	c.prometheus.watch(c.t, c.exporter.Address())
 	c.await("Prometheus", func() string {
-		if c.prometheus.sees(c.t.Context(), c.exporter.Address()) {
+		if c.prometheus.sees(c.t, c.exporter.Address()) {
 			return ""
 		}
 		return "no sample of " + c.exporter.Address()
@@ -114,7 +117,7 @@ func (c *fixture) launch() {
 	c.t.Helper()
 	c.prepare()
 	c.must(c.exporter.Launch(c.t.Context()))
-	c.prometheus.watch(c.exporter.Address())
+	c.prometheus.watch(c.t, c.exporter.Address())
 }
 
 func (c *fixture) prepare() {
@@ -125,9 +128,18 @@ func (c *fixture) prepare() {
 	c.t.Cleanup(c.end)
 }
 
+// end ends the exporter, and deletes most of what the test wrote: others read it where they select everything.
 func (c *fixture) end() {
 	if err := c.exporter.Kill(); err != nil && !c.ended {
 		c.t.Error(err)
+	}
+	c.prometheus.forget(c.t, c.exporter.Address())
+	ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
+	defer cancel()
+	for _, kind := range []workload.Kind{workload.ConfigMaps, secrets} {
+		if err := c.cluster.Clear(ctx, kind, c.name); err != nil {
+			c.t.Logf("objects are left: %v", err)
+		}
 	}
 	if c.t.Failed() {
 		c.t.Logf("the end of the exporter's log:\n%s", c.exporter.LogTail())
@@ -219,7 +231,7 @@ func (c *fixture) awaitAlerts(want []string) {
 	c.t.Helper()
 	same := 0
 	c.await("alerts", func() string {
-		got := c.prometheus.alerts(c.t.Context(), c.instance())
+		got := c.prometheus.alerts(c.t, c.instance())
 		if same++; !slices.Equal(got, want) {
 			same = 0
 		}
@@ -236,7 +248,7 @@ func (c *fixture) untilAlert(alert string, do func(turn int)) {
 	c.t.Helper()
 	turn := 0
 	c.await(alert, func() string {
-		if got := c.prometheus.alerts(c.t.Context(), c.instance()); !slices.Contains(got, alert) {
+		if got := c.prometheus.alerts(c.t, c.instance()); !slices.Contains(got, alert) {
 			do(turn)
 			turn++
 			return fmt.Sprintf("%q after %d turns", got, turn)

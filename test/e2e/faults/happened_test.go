@@ -75,7 +75,7 @@ func (c *fixture) killedOften() {
 		c.must(c.exporter.Start(c.t.Context()))
 		c.await("Prometheus", func() string {
 			began := valueOf(c.page("/metrics"), "process_start_time_seconds")
-			if began == "" || len(c.prometheus.ask(c.t.Context(), `process_start_time_seconds{instance="`+c.exporter.Address()+`"} == `+began)) == 0 {
+			if began == "" || len(c.prometheus.ask(c.t, `process_start_time_seconds{instance="`+c.exporter.Address()+`"} == `+began)) == 0 {
 				return "no sample of the new process"
 			}
 			return ""

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -29,11 +30,26 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", atOnce); err != nil {
 		panic(err)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := shared.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the servers:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
 }
 
 // The exporter's user and password in Kafka, and a wrong one.
 const user, password, wrongPassword = "exporter", "open-sesame", "hunter2"
+
+// shared are the surroundings of all tests.
+var (
+	shared      surroundings
+	startShared sync.Once
+	sharedError error
+)
+
+// startWithin bounds the start of all servers, without their first build.
+const startWithin = 10 * time.Minute
 
 // surroundings are what all faults share.
 type surroundings struct {
@@ -47,29 +63,40 @@ type surroundings struct {
 	prometheus   *prometheus
 }
 
-// surround starts everything at once. It ends with the test.
+// surround starts everything at once, with the first test. It ends with the last one.
 func surround(t *testing.T) *surroundings {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
 	require.Program(t, "mvn", "install Maven 3.8 or later")
-	s := &surroundings{dir: t.TempDir(), authority: certificates.New(t)}
+	startShared.Do(func() {
+		sharedError = errors.New("the servers were not started")
+		sharedError = shared.start(t)
+	})
+	must(t, sharedError)
+	return &shared
+}
+
+func (s *surroundings) start(t *testing.T) (err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	if s.dir, err = os.MkdirTemp("", "kubecdc-e2e-faults-"); err != nil {
+		return err
+	}
+	s.authority = certificates.New(t)
 	must(t, os.WriteFile(filepath.Join(s.dir, "ca.pem"), s.authority.PEM, 0o600))
 	must(t, os.WriteFile(filepath.Join(s.dir, "password"), []byte(password), 0o600))
-	s.prometheus = startPrometheus(t)
-	ctx := t.Context()
+	s.prometheus = startPrometheus(ctx, t, filepath.Join(s.dir, "prometheus"))
+	guarded := s.guarded(t)
 	var errs [4]error
 	var all sync.WaitGroup
 	all.Go(func() { s.program, errs[0] = exporter.Build(ctx, s.dir) })
 	all.Go(func() { errs[1] = s.startControlPlane(ctx) })
-	all.Go(func() { s.kafka, errs[2] = kafka.Start(ctx, s.guarded(t)) })
+	all.Go(func() { s.kafka, errs[2] = kafka.Start(ctx, guarded) })
 	all.Go(func() { s.nats, errs[3] = natsserver.Start(ctx, natsserver.Options{Dir: filepath.Join(s.dir, "nats")}) })
 	all.Wait()
-	t.Cleanup(func() { s.stop(t) })
-	for _, err := range errs {
-		must(t, err)
-	}
-	return s
+	return errors.Join(errs[:]...)
 }
 
 func (s *surroundings) startControlPlane(ctx context.Context) (err error) {
@@ -104,16 +131,25 @@ func (s *surroundings) guarded(t *testing.T) kafka.Options {
 	}
 }
 
-func (s *surroundings) stop(t *testing.T) {
+// stop stops what runs and takes away what it left, but not after an error, so that logs can be read.
+func (s *surroundings) stop() error {
+	var errs []error
+	if s.prometheus != nil {
+		errs = append(errs, s.prometheus.running.Stop())
+	}
 	if s.controlPlane != nil {
-		check(t, s.controlPlane.Stop())
+		errs = append(errs, s.controlPlane.Stop())
 	}
 	if s.kafka != nil {
-		check(t, s.kafka.Stop())
+		errs = append(errs, s.kafka.Stop())
 	}
 	if s.nats != nil {
-		check(t, s.nats.Stop())
+		errs = append(errs, s.nats.Stop())
 	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.RemoveAll(s.dir)
 }
 
 // must ends the test on an error.

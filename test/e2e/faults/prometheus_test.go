@@ -22,7 +22,7 @@ import (
 
 // prometheus scrapes exporters and evaluates the shipped rules, in which minutes are seconds.
 type prometheus struct {
-	t       *testing.T
+	running *process.Process
 	address string
 	targets string // the file that names them
 
@@ -39,28 +39,23 @@ scrape_configs:
     file_sd_configs: [{files: [targets.json], refresh_interval: 1s}]
 `
 
-// startPrometheus starts one that ends with the test.
-func startPrometheus(t *testing.T) *prometheus {
+// startPrometheus starts one in a new directory.
+func startPrometheus(ctx context.Context, t *testing.T, dir string) *prometheus {
 	t.Helper()
-	program, err := build.Prometheus(t.Context())
+	program, err := build.Prometheus(ctx)
 	must(t, err)
 	free, err := ports.Free(1)
 	must(t, err)
-	dir := t.TempDir()
-	p := &prometheus{t: t, address: ports.Address(free[0]), targets: filepath.Join(dir, "targets.json")}
+	must(t, os.MkdirAll(dir, 0o755))
+	p := &prometheus{address: ports.Address(free[0]), targets: filepath.Join(dir, "targets.json")}
 	must(t, os.WriteFile(filepath.Join(dir, "rules.yaml"), []byte(quick(t, shippedRules(t))), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "prometheus.yaml"), []byte(scrapeConfig), 0o600))
-	p.write()
-	running, err := process.Start(t.Context(), process.Options{
+	p.write(t)
+	p.running, err = process.Start(ctx, process.Options{
 		Name: "prometheus", Path: program, Dir: dir, Log: filepath.Join(dir, "prometheus.log"), Ready: p.ready,
 		Args: []string{"--config.file=prometheus.yaml", "--storage.tsdb.path=data", "--web.listen-address=" + p.address},
 	})
 	must(t, err)
-	t.Cleanup(func() {
-		if err := running.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
 	return p
 }
 
@@ -105,18 +100,29 @@ func quick(t *testing.T, rules string) string {
 }
 
 // watch adds an exporter, at the address of its admin server.
-func (p *prometheus) watch(address string) {
+func (p *prometheus) watch(t *testing.T, address string) {
+	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.exporters = append(p.exporters, address)
-	p.write()
+	p.write(t)
 }
 
-func (p *prometheus) write() {
+// forget takes an exporter out again.
+func (p *prometheus) forget(t *testing.T, address string) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.exporters = slices.DeleteFunc(p.exporters, func(one string) bool { return one == address })
+	p.write(t)
+}
+
+func (p *prometheus) write(t *testing.T) {
+	t.Helper()
 	text, err := json.Marshal([]map[string]any{{"targets": append([]string{}, p.exporters...)}})
-	must(p.t, err)
-	must(p.t, os.WriteFile(p.targets+".new", text, 0o600))
-	must(p.t, os.Rename(p.targets+".new", p.targets))
+	must(t, err)
+	must(t, os.WriteFile(p.targets+".new", text, 0o600))
+	must(t, os.Rename(p.targets+".new", p.targets))
 }
 
 func (p *prometheus) ready(ctx context.Context) error {
@@ -133,27 +139,30 @@ func (p *prometheus) get(ctx context.Context, path string) ([]byte, error) {
 }
 
 // sees reports whether it has a sample of an exporter that is ready.
-func (p *prometheus) sees(ctx context.Context, address string) bool {
-	return len(p.ask(ctx, fmt.Sprintf(`kubecdc_ready{instance=%q} == 1`, address))) > 0
+func (p *prometheus) sees(t *testing.T, address string) bool {
+	t.Helper()
+	return len(p.ask(t, fmt.Sprintf(`kubecdc_ready{instance=%q} == 1`, address))) > 0
 }
 
 // ask evaluates an expression, and returns a result for each of its series; none while Prometheus is too busy to answer.
-func (p *prometheus) ask(ctx context.Context, expr string) []json.RawMessage {
-	text, err := p.get(ctx, "/api/v1/query?query="+url.QueryEscape(expr))
+func (p *prometheus) ask(t *testing.T, expr string) []json.RawMessage {
+	t.Helper()
+	text, err := p.get(t.Context(), "/api/v1/query?query="+url.QueryEscape(expr))
 	if err != nil {
 		return nil
 	}
 	var answer struct {
 		Data struct{ Result []json.RawMessage }
 	}
-	must(p.t, json.Unmarshal(text, &answer))
+	must(t, json.Unmarshal(text, &answer))
 	return answer.Data.Result
 }
 
 // alerts are the names of the alerts of an exporter with the sink or resource they are about, sorted, or of all that there
 // are: "" asks for these. One that has not lasted long enough yet is followed by a question mark.
-func (p *prometheus) alerts(ctx context.Context, address string) []string {
-	text, err := p.get(ctx, "/api/v1/alerts")
+func (p *prometheus) alerts(t *testing.T, address string) []string {
+	t.Helper()
+	text, err := p.get(t.Context(), "/api/v1/alerts")
 	if err != nil {
 		return []string{err.Error()} // it is too busy to answer
 	}
@@ -165,7 +174,7 @@ func (p *prometheus) alerts(ctx context.Context, address string) []string {
 			}
 		}
 	}
-	must(p.t, json.Unmarshal(text, &answer))
+	must(t, json.Unmarshal(text, &answer))
 	var names []string
 	for _, a := range answer.Data.Alerts {
 		if address != "" && a.Labels["instance"] != address {

@@ -31,7 +31,7 @@ func (c *fixture) neighbour() *exporter.Exporter {
 	c.must(err)
 	c.t.Cleanup(func() { check(c.t, e.Kill()) })
 	c.must(e.Start(c.t.Context()))
-	c.prometheus.watch(e.Address())
+	c.prometheus.watch(c.t, e.Address())
 	return e
 }
 

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestAWebhookThatServesNothingIsNamedSteadily has a webhook that accepts everything answer otherwise from one moment on,
 // while objects are created: the exporter gets not ready, since one time, and makes a bounded number of dead letters. How
 // soon depends on how fast objects are created: it believes so many rejections first, and tells of them every ten seconds.
 func TestAWebhookThatServesNothingIsNamedSteadily(t *testing.T) {
+	require.Long(t)
 	const during, maxLines, lettersEvery, maxLetters = 45 * time.Second, 6, 10 * time.Second, 100
 	s := surround(t)
 	for _, status := range []int{http.StatusInternalServerError, http.StatusBadRequest} {
