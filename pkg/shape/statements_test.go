@@ -24,8 +24,8 @@ var statements = map[string]map[string]string{
 		"Rules and routes decide": "shaper_test.go TestDefaultPolicyStoresNoStates; plants_test.go TestNoPlantedValueIsSeen; test/e2e/secrets_test.go TestSecretsAreNeverShown",
 	},
 	"Secrets": {
-		"A path with one letter wrong redacts nothing.": "test/e2e/protection_test.go TestUnmatchedRedactionPathIsACondition; " +
-			"test/e2e/protection_test.go TestStrictRedactionWaitsUntilItsPathsMatch; schema_test.go TestAPathOfOneTypeIsEnough",
+		"A path with one letter wrong redacts nothing.": "test/e2e/source/held_test.go TestEditIsReportedWithoutStrict; " +
+			"test/e2e/source/held_test.go TestRenamedMemberHoldsItsType; schema_test.go TestAPathOfOneTypeIsEnough",
 		"Definitions are edited while": "test/e2e/source/held_test.go TestRenamedMemberHoldsItsType; " +
 			"test/e2e/source/held_test.go TestMendedDefinitionReleasesItsType; test/e2e/source/held_test.go TestOtherVersionHoldsItsType; " +
 			"test/e2e/source/held_test.go TestEditHoldsTheTypesOfOneRule; test/e2e/source/held_test.go TestEditIsReportedWithoutStrict; " +
@@ -36,14 +36,12 @@ var statements = map[string]map[string]string{
 		"- A definition that cannot be read": "test/e2e/source/held_test.go TestUnreadableDefinitionHoldsNewConnections",
 		"- A definition that was edited": "internal/app/protection_test.go TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter; " +
 			"test/e2e/source/held_test.go TestMendedDefinitionReleasesItsType",
-		"- An aggregated API server that": "internal/app/protection_test.go TestAnEditedOpenAPIDocumentIsNoticed",
-		"- The definition that counts":    "schema_test.go TestPathsAreMatchedWithDefinitions; test/e2e/source/held_test.go TestOtherVersionHoldsItsType",
-		"For types that may be custom":    "internal/app/protection_test.go TestTheRightToReadDefinitionsIsNeededForStrict; cmd/exporter/rbac_test.go TestRightsAreTheLeast",
-		"A path names one place": "schema_alike_test.go TestPlacesOfTheSameTypeAreNamed; " +
-			"test/e2e/protection_test.go TestStrictRedactionNamesPlacesOfTheSameType",
-		"- The same type is": "schema_alike_test.go TestPlacesOfTheSameTypeAreNamed",
-		"The check proves that a member": "schema_test.go TestPathsAreMatchedWithSchemas; schema_test.go TestAPathOfOneTypeIsEnough; " +
-			"test/e2e/protection_test.go TestUnmatchedRedactionPathIsACondition",
+		"- An aggregated API server that":   "internal/app/protection_test.go TestAnEditedOpenAPIDocumentIsNoticed",
+		"- The definition that counts":      "schema_test.go TestPathsAreMatchedWithDefinitions; test/e2e/source/held_test.go TestOtherVersionHoldsItsType",
+		"For types that may be custom":      "internal/app/protection_test.go TestTheRightToReadDefinitionsIsNeededForStrict; cmd/exporter/rbac_test.go TestRightsAreTheLeast",
+		"A path names one place":            "schema_alike_test.go TestPlacesOfTheSameTypeAreNamed",
+		"- The same type is":                "schema_alike_test.go TestPlacesOfTheSameTypeAreNamed",
+		"The check proves that a member":    "schema_test.go TestPathsAreMatchedWithSchemas; schema_test.go TestAPathOfOneTypeIsEnough",
 		"Of a Secret, only values that":     "redact_test.go TestSecretsShowOnlyNames; test/e2e/secrets_test.go TestSecretsAreNeverShown",
 		"| `apiVersion`, `kind`":            "redact_test.go TestSecretsShowOnlyNames",
 		"| of `metadata`:":                  "statements_test.go TestTheMembersOfASecretThatThePageNamesAreShown",
@@ -129,7 +127,7 @@ var statements = map[string]map[string]string{
 		"| `changed: values`":             "pkg/shape/diff/list_test.go TestEveryDifferenceIsNamedOnceWithItsValues; pkg/shape/diff/list_test.go TestAListOfValuesIsBounded",
 		"| `fields.drop`":                 "shaper_test.go TestFieldsAreKeptAndDropped",
 		"| `fields.keep`":                 "shaper_test.go TestFieldsAreKeptAndDropped",
-		"| `addAnnotations`":              "annotate_test.go TestAddedAnnotationsAreShapedAsTheObjectsOwn; annotate_test.go TestAddedAnnotationsAreInEachObject; test/e2e/added_annotations_test.go TestAddedAnnotationsAreInEachRecord",
+		"| `addAnnotations`":              "annotate_test.go TestAddedAnnotationsAreShapedAsTheObjectsOwn; annotate_test.go TestAddedAnnotationsAreInEachObject",
 		"The values applied to the state": "pkg/shape/diff/list_test.go TestEveryListMakesAfterOfBefore; shaper_test.go TestDroppedFieldsAreInNoList; shaper_test.go TestFieldsAreKeptAndDropped",
 		"All of these except `fields`":    "shaper_test.go TestStoredStatesAreRedacted; shaper_test.go TestDefaultPolicyStoresNoStates; statements_test.go TestAlwaysBeforeAppliesToAllRules",
 	},

@@ -298,44 +298,6 @@ func TestSinkAddedWithJournalGetsWhatIsKept(t *testing.T) {
 	s.checkOthers()
 }
 
-// TestSinkThatStartsNowGetsChangesOnly has such sinks at a first start, and adds them to a journal.
-func TestSinkThatStartsNowGetsChangesOnly(t *testing.T) {
-	for name, later := range map[string]bool{"at a first start": false, "later": true} {
-		t.Run(name, func(t *testing.T) {
-			s := newAddedSinks(t)
-			s.must(s.load(100, addedKinds).Wait())
-			if s.configure("now", !later); later {
-				s.must(s.exporter.Start(t.Context()))
-				s.must(s.load(50, addedKinds).Wait())
-				s.awaitAll()
-				s.add("now", true)
-			} else {
-				s.must(s.exporter.Start(t.Context()))
-			}
-			began, err := s.etcd.Revision(t.Context())
-			s.must(err)
-			s.must(s.load(100, addedKinds).Wait())
-			s.awaitAll()
-			h := s.history()
-			after := func(r oracle.Revision) bool { return r.Revision > began }
-			for _, b := range s.added {
-				s.await(b, func(records []bus.Record) string {
-					if missing := h.Only(after).Missing(records); len(missing) > 0 {
-						return fmt.Sprintf("%d revisions, the first ones:\n%s", len(missing), first(missing))
-					}
-					return ""
-				})
-				for _, r := range b.records {
-					if r.Revision <= began {
-						t.Errorf("%s has %s, which was there before", b.Name(), r.ID)
-					}
-				}
-			}
-			s.checkOthers()
-		})
-	}
-}
-
 // TestAddedSinkIsWholeAfterAFailover adds sinks to two replicas, and takes the active one away with its journal before their
 // snapshots are complete: at first perhaps before the state knows of them.
 func TestAddedSinkIsWholeAfterAFailover(t *testing.T) {

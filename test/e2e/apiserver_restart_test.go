@@ -104,39 +104,6 @@ func (s *fixture) awaitSomeOf(prefix string) {
 	})
 }
 
-// TestHistoryUnknownToAPIServersIsMarkedByGap kills both API servers at once while ConfigMaps are written. Neither knows
-// what happened before its own start, so what was written and not yet read is lost to all but etcd: the stream marks
-// it, and its records are true.
-func TestHistoryUnknownToAPIServersIsMarkedByGap(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps}
-	env := servers(t).withControlPlane(t, controlplane.Options{Second: true, NoAudit: true})
-	between, kubeconfig := startProxy(t, env, account)
-	s := newRestrictedFixtureIn(t, env, kinds, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
-	s.must(s.exporter.Start(t.Context()))
-	s.must(s.load(100, kinds).Wait())
-	s.awaitAll()
-
-	// The part that the exporter cannot read.
-	between.Block()
-	s.must(s.load(100, kinds).Wait())
-	for _, a := range env.controlPlane.APIServers() {
-		s.must(a.Kill())
-	}
-	for _, a := range env.controlPlane.APIServers() {
-		s.must(a.Start(t.Context()))
-	}
-	between.Unblock()
-	s.must(s.load(100, kinds).Wait())
-	s.awaitAll()
-	for _, b := range s.buses {
-		gaps := slices.DeleteFunc(slices.Clone(b.records), func(r bus.Record) bool { return r.Type != "gap" })
-		if len(gaps) != 1 || gaps[0].Resource != "configmaps" || gaps[0].Gap.Reason == "" {
-			t.Errorf("%s: gaps %+v, want one of configmaps", b.Name(), gaps)
-		}
-	}
-	s.judge(oracle.Rules{Gaps: true})
-}
-
 // startProxy starts a proxy before all API servers and returns it with a user's kubeconfig through it.
 func startProxy(t *testing.T, env *environment, user string) (*proxy.Proxy, string) {
 	t.Helper()
@@ -150,4 +117,23 @@ func startProxy(t *testing.T, env *environment, user string) (*proxy.Proxy, stri
 		t.Fatal(err)
 	}
 	return p, kubeconfig
+}
+
+// proxyFor starts a proxy before API servers.
+func proxyFor(t *testing.T, apiServers []*controlplane.APIServer) *proxy.Proxy {
+	t.Helper()
+	var addresses []string
+	for _, a := range apiServers {
+		addresses = append(addresses, a.Address())
+	}
+	p, err := proxy.Start(addresses...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
 }

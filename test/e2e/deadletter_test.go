@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -115,61 +114,4 @@ func (s *fixture) acceptEverything() {
 	defer hangUp()
 	_, err = js.UpdateStream(s.t.Context(), jetstream.StreamConfig{Name: s.name, Subjects: []string{s.name + ".>"}, MaxMsgSize: -1})
 	s.must(err)
-}
-
-// TestUnshippableDeadLetterIsReportedAndKept takes away Kafka, where the dead letters of a stream go that refuses
-// everything. The stream's sink logs once why its dead letter waits; when Kafka is back the letter is there, and all is
-// well.
-func TestUnshippableDeadLetterIsReportedAndKept(t *testing.T) {
-	var dir string
-	s := newRestrictedFixture(t, []workload.Kind{workload.ConfigMaps}, func(settings *exporter.Settings) {
-		dir = settings.Dir
-		settings.DeadLetters = map[string]any{"sink": "kafka", "topic": settings.TopicPrefix + ".dead"}
-	})
-	s.refuseHeavy()
-	s.must(s.exporter.Start(t.Context()))
-	s.must(s.cluster.Create(t.Context(), heavy(workload.ConfigMaps), s.name, "shipped"))
-	s.awaitBuried("shipped")
-	s.awaitMetric(`kubecdc_sink_backlog_changes{sink="nats"}`, "0")
-	s.awaitMetric(`kubecdc_sink_dead_letters_held{sink="nats"}`, "0")
-	before := len(readFile(t, filepath.Join(dir, "exporter.log"))) // a new topic takes its time, which may be reported
-	s.must(s.kafka.Kill())
-	s.must(s.cluster.Create(t.Context(), heavy(workload.ConfigMaps), s.name, "refused"))
-	s.awaitAnswer("/readyz", http.StatusServiceUnavailable, "; sink/nats: no lane delivers, 1 of 1 wait")
-	s.awaitMetric(`kubecdc_sink_dead_letters_held{sink="nats"}`, "1")
-	s.awaitAnswer("/", http.StatusOK, "dead letters wait for sink kafka: ")
-	s.must(s.kafka.Restart(t.Context()))
-	s.awaitBuried("refused")
-	s.awaitMetric(`kubecdc_sink_dead_letters_held{sink="nats"}`, "0")
-	s.awaitAnswer("/readyz", http.StatusOK, "ok")
-	s.must(s.exporter.Stop())
-	log := readFile(t, filepath.Join(dir, "exporter.log"))[before:]
-	if n := strings.Count(log, "dead letters are published again"); n != 1 {
-		t.Errorf("%d lines say that it is over, want 1:\n%s", n, log)
-	}
-	said := map[string]bool{} // a broker that comes back may be in the way for another reason for a moment
-	for line := range strings.Lines(log) {
-		if _, why, ok := strings.Cut(line, "a dead letter cannot be published"); ok {
-			if said[why] {
-				t.Errorf("said twice: %s", why)
-			}
-			said[why] = true
-		}
-	}
-	if len(said) == 0 {
-		t.Errorf("no line says that a dead letter waits:\n%s", log)
-	}
-}
-
-// awaitBuried waits until the topic of dead letters holds a change of an object.
-func (s *fixture) awaitBuried(name string) {
-	s.t.Helper()
-	s.await(s.buses[0], func(records []bus.Record) string {
-		for _, r := range records {
-			if r.Name == name && strings.Contains(r.Place, ".dead") {
-				return ""
-			}
-		}
-		return "the dead letter of " + name
-	})
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -17,16 +16,6 @@ const (
 	manyObjects = 1000
 	kills       = 10
 )
-
-func TestEveryRevisionReachesBothBuses(t *testing.T) {
-	kinds := workload.AllKinds()
-	s := newRestrictedFixture(t, kinds)
-	s.must(s.exporter.Start(t.Context()))
-	load := s.load(manyObjects, kinds)
-	s.must(load.Wait())
-	s.awaitAll()
-	s.judge(oracle.Rules{})
-}
 
 // TestKilledAtRandomMomentsLosesNothing kills the exporter while objects are written, makes sure that some are deleted
 // while it is away, and starts it again. The next kill may find it starting, resuming, writing its journal or delivering.
@@ -113,25 +102,4 @@ func (s *fixture) selects(e controlplane.AuditEntry) bool {
 	return slices.ContainsFunc(s.resources, func(r oracle.Resource) bool {
 		return r.Group == e.Group && r.Resource == e.Resource
 	})
-}
-
-// TestExistingObjectsAreEmittedOnce starts the exporter on objects that are there, stops it in order, and starts it again.
-func TestExistingObjectsAreEmittedOnce(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newRestrictedFixture(t, kinds)
-	s.must(s.load(60, kinds).Wait())
-	revision, err := s.etcd.Revision(t.Context())
-	s.must(err)
-	s.beginning = revision
-	s.must(s.exporter.Start(t.Context()))
-	s.awaitAll()
-	for i := range 10 {
-		s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, fmt.Sprintf("later-%d", i)))
-	}
-	s.awaitAll()
-	s.must(s.exporter.Stop())
-	s.must(s.exporter.Start(t.Context()))
-	s.must(s.cluster.Create(t.Context(), workload.Widgets, s.name, "last"))
-	s.awaitAll()
-	s.judge(oracle.Rules{})
 }

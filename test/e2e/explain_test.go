@@ -32,6 +32,9 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
+// answersWithin bounds one command.
+const answersWithin = 5 * time.Minute
+
 // account is the default user in the output of rbac.
 const account = "system:serviceaccount:kubecdc:exporter"
 

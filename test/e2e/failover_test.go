@@ -69,36 +69,6 @@ func TestFailoverBeforeFirstSnapshotStartsWithGap(t *testing.T) {
 	}
 }
 
-// TestStateOfAnotherDeploymentIsRejected gives two exporters one state by mistake: the second one has a Lease of its own,
-// and then none.
-func TestStateOfAnotherDeploymentIsRejected(t *testing.T) {
-	servers(t)
-	kinds := []workload.Kind{workload.ConfigMaps}
-	for _, stateIn := range []string{"kafka", "nats"} {
-		t.Run("state in "+stateIn, func(t *testing.T) {
-			p := newPair(t, kinds, stateIn)
-			p.must(p.all[0].Start(t.Context()))
-			p.active()
-			p.must(p.all[1].Configure(func(s *exporter.Settings) {
-				s.Kubeconfig = p.controlPlane.Kubeconfig()
-				s.Election = map[string]any{"lease": p.name + "/another", "duration": "2s", "identity": "stranger"}
-			}))
-			p.must(p.all[1].Launch(t.Context()))
-			p.awaitAnswerOf(p.all[1], "/readyz", "[-]replica StateRefused: the replicated state belongs to the exporters of the Lease "+p.name+"/exporter")
-			p.must(p.all[1].Stop())
-			p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Election = nil }))
-			p.must(p.all[1].Launch(p.t.Context()))
-			p.awaitAnswerOf(p.all[1], "/readyz", `[-]replica StateRefused: the replicated state is written by exporter "exporter-0" of deployment`)
-			p.must(p.load(50, kinds).Wait())
-			p.awaitAll()
-			if n := fencedTotal(t, p.all[0]); n != 0 {
-				t.Errorf("the first was fenced %d times", n)
-			}
-			p.judge(oracle.Rules{})
-		})
-	}
-}
-
 // TestActiveDeliversDuringAPIServerOutage and delivers what it has; no other takes over, and nothing is lost.
 func TestActiveDeliversDuringAPIServerOutage(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps}
@@ -180,24 +150,4 @@ func TestFailoverWithClocksAnHourApart(t *testing.T) {
 		}
 		p.checkContinues(kinds, oracle.Rules{})
 	})
-}
-
-// TestFailoverOfThousandsOfLanes has a lane for each of so many partitions, of which each is fenced and read back.
-// KUBECDC_E2E_LANES sets how many.
-func TestFailoverOfThousandsOfLanes(t *testing.T) {
-	require.Long(t)
-	const objectsOfLane = 3 // so that few partitions have none
-	lanes, kinds := sizeOf(t, "KUBECDC_E2E_LANES", 2000), []workload.Kind{workload.ConfigMaps, workload.Pods}
-	p := newPair(t, kinds, "kafka", keepLease, func(s *exporter.Settings) {
-		s.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": lanes / len(kinds)}}
-	})
-	p.start()
-	p.must(p.run(workload.Plan{Objects: objectsOfLane * lanes}, kinds).Wait())
-	p.awaitSettled()
-	p.removeReplica(p.active())
-	next := p.active()
-	t.Log(lastTakeOver(t, next))
-	p.must(p.load(50, kinds).Wait())
-	p.awaitAll()
-	p.judge(oracle.Rules{})
 }

@@ -2,8 +2,9 @@ package e2e
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubecdc/kubecdc/pkg/history"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
+	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 )
@@ -105,25 +108,6 @@ func TestAHistoryWithoutAConfigurationAnswersWhatWasDone(t *testing.T) {
 	}
 }
 
-// TestAHistoryThatWasRemovedIsWrittenAgain from the journal, when its folder is removed while nothing runs.
-func TestAHistoryThatWasRemovedIsWrittenAgain(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "history")
-	s := newFixture(t, []workload.Kind{workload.ConfigMaps, workload.Deployments}, func(settings *exporter.Settings) {
-		settings.History = dir
-	})
-	s.must(s.exporter.Start(t.Context()))
-	s.must(s.load(30, []workload.Kind{workload.ConfigMaps}).Wait())
-	s.must(s.cluster.Create(t.Context(), workload.Deployments, s.name, "web"))
-	s.awaitInHistory(dir)
-	s.must(s.exporter.Stop())
-	s.must(os.RemoveAll(dir))
-	s.must(s.exporter.Start(t.Context()))
-	s.awaitMetric(`kubecdc_sink_losses_total{sink="history"}`, "1")
-	s.awaitInHistory(dir)
-	s.must(s.exporter.Stop())
-	s.must(s.compareHistory(dir, true))
-}
-
 // onlyWatched fails the test where a history has a row of an Event or a Lease, a value of a Secret, or a row of any type
 // twice.
 func (s *fixture) onlyWatched(dir string, p *plants) {
@@ -160,4 +144,36 @@ func of(apiVersion, kind string, content map[string]any) func() *unstructured.Un
 		o.SetKind(kind)
 		return o
 	}
+}
+
+// compareHistory returns which revisions of etcd have no row, and if doubled is set, which have several.
+func (s *fixture) compareHistory(dir string, doubled bool) (err error) {
+	h, err := history.Open(history.Folder(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	s.must(err)
+	defer h.Close()
+	type version struct {
+		bus.Object
+		revision string
+	}
+	rows := map[version][]string{}
+	for row, err := range h.Rows(s.t.Context(), history.Query{WithoutObjects: true}) {
+		s.must(err)
+		if row.IsState() && row.Type != "snapshot" {
+			of := version{bus.Object{Group: row.Group, Resource: row.Resource, Namespace: row.Namespace, Name: row.Name}, row.ResourceVersion}
+			rows[of] = append(rows[of], row.Type)
+		}
+	}
+	types := map[oracle.Op]string{oracle.Created: "added", oracle.Updated: "updated", oracle.Deleted: "deleted"}
+	for _, r := range s.history().Revisions {
+		switch found := rows[version{r.Object, fmt.Sprint(r.Revision)}]; {
+		case len(found) == 0 || found[0] != types[r.Op]:
+			return fmt.Errorf("%v has the rows %v", r, found)
+		case doubled && len(found) > 1:
+			return fmt.Errorf("%v is there %d times: %v", r, len(found), found)
+		}
+	}
+	return nil
 }

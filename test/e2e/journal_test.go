@@ -49,25 +49,6 @@ func (s *fixture) startWithoutMemory(lose func()) {
 	}
 }
 
-// TestCorruptJournalIsReplacedAndMarkedByGap writes over the journal's files while the exporter is away. It must start all
-// the same, keep the broken journal, and mark in the stream that the history before is unknown (I5, I7).
-func TestCorruptJournalIsReplacedAndMarkedByGap(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	var dir string
-	s := newFixture(t, kinds, func(settings *exporter.Settings) { dir = settings.JournalDir() })
-	s.must(s.exporter.Start(t.Context()))
-	s.must(s.load(20, kinds).Wait())
-	s.awaitAll()
-	s.must(s.exporter.Kill())
-	s.receiveAll()
-	s.startWithoutMemory(func() { corruptJournal(t, dir) })
-	if set, err := filepath.Glob(filepath.Join(dir, "store.broken-*")); err != nil || len(set) != 1 {
-		t.Errorf("the broken journal is kept as %q, want one directory (%v)", set, err)
-	}
-	s.must(s.load(20, kinds).Wait())
-	s.awaitAll()
-}
-
 // TestWhatStandsBeforeADamagedByteIsDelivered pauses a sink, and changes a byte in the journal's log. The sink stays paused,
 // and then gets what stands before that in order, and the gaps and the snapshots; the other sink gets these alone.
 func TestWhatStandsBeforeADamagedByteIsDelivered(t *testing.T) {

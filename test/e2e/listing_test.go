@@ -3,10 +3,13 @@ package e2e
 import (
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
 // TestEverythingIsListedOnce has an API server without WatchList, as all were before Kubernetes 1.32: the exporter lists
@@ -66,4 +69,14 @@ func (l *restricted) requestsSince(since time.Time) (r requests) {
 		l.t.Error("the audit log shows no watch, so it shows nothing at all")
 	}
 	return r
+}
+
+// asked is what the exporter has asked about ConfigMaps since then, as the audit log has it.
+func (l *restricted) asked(since time.Time) []controlplane.AuditEntry {
+	l.t.Helper()
+	entries, err := l.controlPlane.AuditEntries()
+	l.must(err)
+	return slices.DeleteFunc(entries, func(e controlplane.AuditEntry) bool {
+		return e.User != account || !strings.HasPrefix(e.UserAgent, "kubecdc/") || e.Resource != "configmaps" || e.Time.Before(since)
+	})
 }

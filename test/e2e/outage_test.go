@@ -27,20 +27,6 @@ func TestAPIServerOutageLosesNothing(t *testing.T) {
 	s.judge(oracle.Rules{Gaps: true})
 }
 
-// TestWatchesContinueAfterAPIServerRestart kills the API server while nothing is written, and writes after each return.
-func TestWatchesContinueAfterAPIServerRestart(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newRestrictedFixture(t, kinds)
-	s.must(s.exporter.Start(t.Context()))
-	for range 2 {
-		s.must(s.controlPlane.KillAPIServer())
-		s.must(s.controlPlane.StartAPIServer(t.Context()))
-		s.must(s.load(20, kinds).Wait())
-	}
-	s.awaitAll()
-	s.judge(oracle.Rules{Gaps: true})
-}
-
 // TestBusOutagesLoseNothing takes one broker away at a time, while objects are written, before it goes, while it is away
 // and while it comes back. The other bus must hold all that happened meanwhile before the first one returns.
 func TestBusOutagesLoseNothing(t *testing.T) {

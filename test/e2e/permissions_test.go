@@ -7,7 +7,6 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -182,33 +181,4 @@ func allowed(t *testing.T, admin dynamic.Interface, attributes map[string]any) b
 		t.Fatal(err)
 	}
 	return yes
-}
-
-// withdraw takes the right to read a kind from the exporters, until the returned function gives it back.
-func (s *fixture) withdraw(kind workload.Kind) (giveBack func()) {
-	s.t.Helper()
-	admin := s.dynamic(s.controlPlane.Kubeconfig())
-	clusterRoles := admin.Resource(schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"})
-	o, err := clusterRoles.Get(s.t.Context(), s.name, metav1.GetOptions{})
-	s.must(err)
-	r := role{clusterRoles, s.name, o}
-	all := r.rules()
-	concerned := slices.IndexFunc(all, func(rule any) bool {
-		return rule.(map[string]any)["resources"].([]any)[0] == kind.Resource.Resource
-	})
-	attributes := r.attributes(concerned)
-	set := func(rules []any, want bool) {
-		s.must(workload.Persist(s.t.Context(), func() error {
-			o, err := clusterRoles.Get(s.t.Context(), s.name, metav1.GetOptions{})
-			if err == nil {
-				if err = unstructured.SetNestedSlice(o.Object, rules, "rules"); err == nil {
-					_, err = clusterRoles.Update(s.t.Context(), o, metav1.UpdateOptions{})
-				}
-			}
-			return err
-		}))
-		awaitRight(s.t, admin, attributes, want)
-	}
-	set(slices.Delete(slices.Clone(all), concerned, concerned+1), false)
-	return func() { set(all, true) }
 }

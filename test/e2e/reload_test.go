@@ -16,7 +16,6 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
-	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // edits is how often the configuration is edited; "make fullsize" sets more.
@@ -176,36 +175,6 @@ func (s *fixture) checkNotListed(resources ...string) {
 	}
 }
 
-// killedReloads is how often the exporter is killed while it takes up an edit.
-const killedReloads = 5
-
-// TestKillDuringReloadLosesNothing edits the configuration while objects are written, and kills the exporter while
-// it takes that up, wherever it is. The next start has the new configuration, and nothing is missing.
-func TestKillDuringReloadLosesNothing(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
-	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
-	s := newFixture(t, kinds, now.configure)
-	s.must(s.exporter.Start(t.Context()))
-	random := newRandom(t)
-	for i := range killedReloads {
-		load := s.run(workload.Plan{Objects: 60, Updates: 4}, append(kinds, workload.Widgets))
-		load.AwaitOperations(random.IntN(100))
-		what := now.edit(i%sorts, random)
-		s.must(s.exporter.Configure(now.configure))
-		after := time.Duration(random.IntN(120)) * time.Millisecond
-		await.Pause(t, after)
-		s.must(s.exporter.Kill())
-		t.Logf("kill %d, %v after %s", i, after, what)
-		s.must(s.exporter.Start(t.Context()))
-		s.awaitConfiguration()
-		s.must(load.Wait())
-	}
-	s.awaitAll()
-	s.must(s.exporter.Stop())
-	s.dropUnselected()
-	s.judge(oracle.Rules{Repetitions: true})
-}
-
 // TestDeadSinkIsRemovedByReload takes a sink out of the configuration that has taken nothing for as long as there
 // is something to deliver. That neither waits for the sink, which would take the ten minutes of delivery.drainTimeout, nor
 // disturbs the others.
@@ -257,43 +226,4 @@ func (s *fixture) awaitConfiguration() {
 	series, err := s.exporter.ConfigSeries()
 	s.must(err)
 	s.awaitMetric(series, "1")
-}
-
-// TestStricterRedactionByReloadLeavesNoPlaintext journals Secrets in plain, also as dead letters, and gives the running
-// exporter rules that redact them. When it reports them as active, no file and no command shows anything of them, and what
-// comes then is redacted.
-func TestStricterRedactionByReloadLeavesNoPlaintext(t *testing.T) {
-	var settings exporter.Settings
-	s := newFixture(t, nil, func(given *exporter.Settings) {
-		given.Resources = []map[string]any{{"select": []string{"secrets"}, "redact": "none", "before": "full"}, {"select": []string{"configmaps"}}}
-		settings = *given
-	})
-	s.refuseHeavy()
-	s.must(s.exporter.Start(t.Context()))
-	var p plants
-	secrets := heavy(p.secretKind())
-	for i := range plainSecrets {
-		s.must(s.cluster.Create(t.Context(), secrets, s.name, fmt.Sprintf("secret-%d", i)))
-	}
-	for i := range plainSecrets { // all of them, in plain
-		s.awaitNamed(fmt.Sprintf("secret-%d", i))
-	}
-	before := len(s.buses[0].records)
-	s.must(s.exporter.Configure(func(given *exporter.Settings) {
-		given.Resources = []map[string]any{{"select": []string{"secrets"}, "redact": "hmac", "before": "full"}, {"select": []string{"configmaps"}}}
-		given.Redaction = map[string]any{"key": redactionKey}
-	}))
-	s.awaitConfiguration()
-	for i := range plainSecrets {
-		s.must(s.cluster.Change(t.Context(), secrets, s.name, fmt.Sprintf("secret-%d", i), 1))
-	}
-	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "the-next"))
-	s.awaitNamed("the-next")
-	s.must(s.exporter.Stop())
-	s.receiveAll()
-	for _, r := range s.buses[0].records[before:] {
-		s.nothingOf(&p, "kafka", string(r.Payload))
-	}
-	s.nothingInFiles(&p, settings.JournalDir())
-	s.nothingOf(&p, "deadletters list", s.ask("deadletters", "list", "--sink", "nats", "--config", s.exporter.Config(), "-o", "json"))
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/process"
 )
 
 // TestReplacedEtcdIsDetected first restores etcd from an earlier copy, and then takes another cluster's, behind the same
@@ -286,4 +288,31 @@ func (i *restoredExporter) checkRestarted(told int, before, now string) {
 	if want := []string{"gap ", "snapshot new", "added later"}; !slices.Equal(got, want) {
 		i.t.Errorf("told %q, want %q", got, want)
 	}
+}
+
+// started is an exporter that runs.
+type started struct{ process *process.Process }
+
+// until starts the exporter and waits for a condition.
+func (l *restricted) until(config string, reached func() bool) started {
+	l.t.Helper()
+	p, err := process.Start(l.t.Context(), process.Options{
+		Name: "exporter", Path: l.program, Args: []string{"run", "--config", config}, Dir: l.dir, Log: config + ".log", Env: l.env,
+	})
+	l.must(err)
+	l.await(config+".log", func() string {
+		if !reached() {
+			return "the exporter to be live"
+		}
+		return ""
+	})
+	return started{p}
+}
+
+// live is on the page of a resource with a stored position: its objects need not be read again.
+var live = regexp.MustCompile(`<dt>Position</dt><dd>[0-9]+</dd>`)
+
+func (l *restricted) positioned() bool {
+	l.t.Helper()
+	return live.MatchString(l.get("/resource?name=configmaps%3Bns%3Dweb"))
 }

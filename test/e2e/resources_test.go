@@ -1,116 +1,16 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
-	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
 )
-
-// gadgets is a custom resource that is not defined when the test begins.
-var gadgets = workload.Kind{
-	Resource: schema.GroupVersionResource{Group: "late.kubecdc.io", Version: "v1", Resource: "gadgets"},
-	Object: func() *unstructured.Unstructured {
-		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "late.kubecdc.io/v1", "kind": "Gadget"}}
-	},
-	Change: workload.Widgets.Change,
-}
-
-// TestLateCRDIsWatched defines a selected custom resource, makes objects of it, and takes the definition away again, while
-// the exporter runs.
-func TestLateCRDIsWatched(t *testing.T) {
-	s := newRestrictedFixture(t, []workload.Kind{workload.ConfigMaps, gadgets})
-	s.resources[1].Prefix = "/registry/late.kubecdc.io/gadgets/"
-	s.must(s.exporter.Start(t.Context()))
-	s.must(s.load(20, []workload.Kind{workload.ConfigMaps}).Wait())
-	s.awaitAll()
-
-	s.must(s.cluster.Define(t.Context(), gadgets.Resource.Group, gadgets.Resource.Resource, "Gadget"))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), arriveWithin)
-		defer cancel()
-		if err := s.cluster.Undefine(ctx, gadgets.Resource.Group, gadgets.Resource.Resource); err != nil {
-			t.Error(err)
-		}
-	})
-	for i := range 5 {
-		s.must(s.cluster.Create(t.Context(), gadgets, s.name, fmt.Sprintf("early-%d", i)))
-	}
-	s.awaitMetric(`kubecdc_resource_state{resource="gadgets.late.kubecdc.io",state="live"}`, "1")
-	s.must(s.load(20, []workload.Kind{gadgets}).Wait())
-	s.awaitAll()
-
-	s.must(s.cluster.Undefine(t.Context(), gadgets.Resource.Group, gadgets.Resource.Resource))
-	s.awaitAllDeleted(gadgets)
-	s.must(s.load(20, []workload.Kind{workload.ConfigMaps}).Wait())
-	s.awaitAll()
-	s.judge(oracle.Rules{})
-}
-
-// awaitAllDeleted waits until the newest record of every object of a kind is that it was deleted.
-func (s *fixture) awaitAllDeleted(kind workload.Kind) {
-	s.t.Helper()
-	for _, b := range s.buses {
-		s.await(b, func(records []bus.Record) string {
-			exists := make(map[bus.Object]bool)
-			for _, r := range records {
-				if r.Group == kind.Resource.Group && r.Resource == kind.Resource.Resource && r.Name != "" {
-					exists[r.Object] = r.Type != "deleted"
-				}
-			}
-			for object, yes := range exists {
-				if yes {
-					return fmt.Sprintf("the delete of %v and others", object)
-				}
-			}
-			return ""
-		})
-	}
-}
-
-// TestForbiddenTypeDegradesAlone gives the exporter a user that may read one of two selected resources.
-func TestForbiddenTypeDegradesAlone(t *testing.T) {
-	allowed, forbidden := workload.ConfigMaps, workload.Services
-	env := servers(t)
-	kubeconfig, err := env.controlPlane.KubeconfigFor(reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newFixture(t, []workload.Kind{allowed, forbidden}, func(settings *exporter.Settings) { settings.Kubeconfig = kubeconfig })
-	s.resources = resources([]workload.Kind{allowed}) // what must arrive
-	s.must(s.cluster.Allow(t.Context(), s.name+"-first", reader, allowed))
-	s.must(s.exporter.Start(t.Context()))
-	s.awaitMetric(`kubecdc_resource_state{resource="services",state="forbidden"}`, "1")
-	s.must(s.load(40, []workload.Kind{allowed, forbidden}).Wait())
-	s.awaitAll()
-	for _, b := range s.buses {
-		for _, r := range b.records {
-			if r.Resource == "services" {
-				t.Errorf("%s holds what may not be read: %s", b.Name(), r.ID)
-			}
-		}
-	}
-
-	// Once it is allowed it is watched, without a restart, and its stream begins.
-	revision, err := s.etcd.Revision(t.Context())
-	s.must(err)
-	s.beginning, s.resources = revision, resources([]workload.Kind{allowed, forbidden})
-	s.must(s.cluster.Allow(t.Context(), s.name+"-second", reader, forbidden))
-	s.awaitMetric(`kubecdc_resource_state{resource="services",state="live"}`, "1")
-	s.awaitAll()
-	s.judge(oracle.Rules{})
-}
 
 func TestMetricsAndHealthAreServed(t *testing.T) {
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
@@ -147,20 +47,6 @@ func TestMetricsAndHealthAreServed(t *testing.T) {
 	s.must(s.controlPlane.StartAPIServer(t.Context()))
 	s.awaitAnswer("/readyz", 200, "ok")
 	s.judge(oracle.Rules{Gaps: true})
-}
-
-// TestNotReadyBeforeDiscovery starts the exporter while the API server is away.
-func TestNotReadyBeforeDiscovery(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newRestrictedFixture(t, kinds)
-	s.must(s.controlPlane.KillAPIServer())
-	s.must(s.exporter.Launch(t.Context()))
-	s.awaitAnswer("/readyz", 503, "discovery")
-	s.must(s.controlPlane.StartAPIServer(t.Context()))
-	s.awaitAnswer("/readyz", 200, "ok")
-	s.must(s.load(10, kinds).Wait())
-	s.awaitAll()
-	s.judge(oracle.Rules{})
 }
 
 // awaitMetric waits until a series has a value.

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -25,6 +26,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 )
 
 // plantedIn returns how many objects of each kind the test makes; each holds two values.
@@ -535,4 +537,19 @@ func TestARotatedValueStaysHiddenInAnAnnotation(t *testing.T) {
 	s.must(err)
 	s.nothingOf(&p, "the file", string(text))
 	s.nothingInFiles(&p, settings.JournalDir())
+}
+
+// awaitText waits until a file holds a text.
+func awaitText(s *fixture, file, part string) {
+	s.t.Helper()
+	for deadline := time.Now().Add(arriveWithin); ; {
+		text, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(text), part) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s lacks %s (%v)", file, part, err)
+		}
+		await.Pause(s.t, lookEvery)
+	}
 }

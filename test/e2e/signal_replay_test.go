@@ -14,7 +14,6 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
-	"github.com/kubecdc/kubecdc/test/parts/process"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
@@ -119,57 +118,53 @@ func (s *fixture) killDuringSignal(id string, after time.Duration) bool {
 // freezes the server of the sink and edits the configuration meanwhile. The sink has everything from before again, and the
 // live changes as without; a table of it equals the cluster. The other sink has nothing of it.
 func TestAReplayHasWhatTheJournalKeeps(t *testing.T) {
-	for i, sink := range []string{"kafka", "nats"} {
-		t.Run(sink, func(t *testing.T) {
-			now := &edited{changed: "none", widgets: true, files: map[string]bool{}, lanes: 64}
-			watermarks := func(c *exporter.Settings) { c.Watermarks = "1s" }
-			s := addSinksTo(newFixture(t, addedKinds, now.configure, watermarks))
-			random := newRandom(t)
-			s.must(s.exporter.Start(t.Context()))
-			s.must(s.run(workload.Plan{Objects: 2 * sizeOf(t, "KUBECDC_E2E_ADDED", addedObjects), Updates: 2}, addedKinds).Wait())
-			s.awaitAll()
-			before := slices.Clone(s.buses[i].records)
-			load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: verifyRate}, addedKinds)
-			load.AwaitOperations(verifyRate)
-			s.ask("signal", "pause", "--sink", sink, "--config", s.exporter.Config())
-			signal := s.requestReplay(s.exporter, sink, "1h")
-			kills := 0
-			for kills < snapshotKills && s.killDuringSignal(signal.ID, time.Duration(random.IntN(50))*time.Millisecond) {
-				if kills++; kills == 1 {
-					s.awaitMetric("kubecdc_ready", "1")
-					s.ask("signal", "resume", "--sink", sink, "--config", s.exporter.Config())
-					server := []*process.Process{s.kafka.Process(), s.nats.Process()}[i]
-					s.must(server.Freeze())
-					load.AwaitOperations(load.Operations() + 2*verifyRate)
-					s.must(server.Resume())
-				}
-			}
-			t.Logf("killed %d times before the replay was complete", kills)
+	const sink = "nats"
+	now := &edited{changed: "none", widgets: true, files: map[string]bool{}, lanes: 64}
+	watermarks := func(c *exporter.Settings) { c.Watermarks = "1s" }
+	s := addSinksTo(newFixture(t, addedKinds, now.configure, watermarks))
+	random := newRandom(t)
+	s.must(s.exporter.Start(t.Context()))
+	s.must(s.run(workload.Plan{Objects: 2 * sizeOf(t, "KUBECDC_E2E_ADDED", addedObjects), Updates: 2}, addedKinds).Wait())
+	s.awaitAll()
+	before := slices.Clone(s.buses[1].records)
+	load := s.run(workload.Plan{Objects: math.MaxInt32, Updates: 3, Rate: verifyRate}, addedKinds)
+	load.AwaitOperations(verifyRate)
+	s.ask("signal", "pause", "--sink", sink, "--config", s.exporter.Config())
+	signal := s.requestReplay(s.exporter, sink, "1h")
+	kills := 0
+	for kills < snapshotKills && s.killDuringSignal(signal.ID, time.Duration(random.IntN(50))*time.Millisecond) {
+		if kills++; kills == 1 {
 			s.awaitMetric("kubecdc_ready", "1")
-			now.edit(1, random)
-			s.must(s.exporter.Configure(now.configure))
-			s.awaitConfiguration()
-			ended := s.awaitSignal(s.exporter, signal.ID)
-			load.Stop()
-			s.awaitAll()
-			if ended.State != "done" {
-				t.Errorf("the signal is %+v", ended)
-			}
-			s.checkReplay(s.buses[i], ended, before)
-			if code, v, stderr := s.verify(s.exporter.Config(), sink); code != 0 {
-				t.Errorf("verify ends with %d: %+v, %s", code, v.differences(), stderr)
-			}
-			if again, ends := replayedBy(s.buses[1-i].records, signal.ID); len(again)+len(ends) > 0 {
-				t.Errorf("%s has %d records of it", s.buses[1-i].Name(), len(again)+len(ends))
-			}
-			s.must(s.exporter.Stop())
-			s.receiveAll()
-			s.added = s.buses[i : i+1]
-			s.checkTables()
-			s.removeReplays()
-			s.judge(oracle.Rules{Repetitions: true})
-		})
+			s.ask("signal", "resume", "--sink", sink, "--config", s.exporter.Config())
+			s.must(s.nats.Process().Freeze())
+			load.AwaitOperations(load.Operations() + 2*verifyRate)
+			s.must(s.nats.Process().Resume())
+		}
 	}
+	t.Logf("killed %d times before the replay was complete", kills)
+	s.awaitMetric("kubecdc_ready", "1")
+	now.edit(1, random)
+	s.must(s.exporter.Configure(now.configure))
+	s.awaitConfiguration()
+	ended := s.awaitSignal(s.exporter, signal.ID)
+	load.Stop()
+	s.awaitAll()
+	if ended.State != "done" {
+		t.Errorf("the signal is %+v", ended)
+	}
+	s.checkReplay(s.buses[1], ended, before)
+	if code, v, stderr := s.verify(s.exporter.Config(), sink); code != 0 {
+		t.Errorf("verify ends with %d: %+v, %s", code, v.differences(), stderr)
+	}
+	if again, ends := replayedBy(s.buses[0].records, signal.ID); len(again)+len(ends) > 0 {
+		t.Errorf("%s has %d records of it", s.buses[0].Name(), len(again)+len(ends))
+	}
+	s.must(s.exporter.Stop())
+	s.receiveAll()
+	s.added = s.buses[1:]
+	s.checkTables()
+	s.removeReplays()
+	s.judge(oracle.Rules{Repetitions: true})
 }
 
 // awaitReplayed waits for the first record of a replay on a bus. It looks without a pause, so that the replay is under way.
@@ -260,34 +255,4 @@ func (p *replicas) awaitNoSignals(e *exporter.Exporter) {
 			p.t.Fatalf("it lists, after %v: %d, %s", arriveWithin, code, out)
 		}
 	}
-}
-
-// TestACanceledReplayEndsInTheStream cancels a replay of a sink that is paused. Another one can follow, and is refused where
-// the journal does not reach back.
-func TestACanceledReplayEndsInTheStream(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newFixture(t, kinds)
-	at := []string{"--config", s.exporter.Config()}
-	s.must(s.exporter.Start(t.Context()))
-	s.must(s.run(workload.Plan{Objects: 200, Updates: 2}, kinds).Wait())
-	s.awaitAll()
-	b := s.buses[1]
-	before := slices.Clone(b.records)
-	s.ask(append([]string{"signal", "pause", "--sink", "nats"}, at...)...)
-	signal := s.requestReplay(s.exporter, "nats", "1")
-	s.ask(append([]string{"signal", "cancel", signal.ID}, at...)...)
-	s.must(s.exporter.Kill())
-	s.must(s.exporter.Start(t.Context()))
-	s.ask(append([]string{"signal", "resume", "--sink", "nats"}, at...)...)
-	if canceled := s.awaitSignal(s.exporter, signal.ID); canceled.State != "aborted" {
-		t.Errorf("the canceled one is %+v", canceled)
-	}
-	next := s.awaitSignal(s.exporter, s.requestReplay(s.exporter, "nats", "10m").ID)
-	s.checkReplay(b, next, before)
-	s.checkReplay(b, s.signalNamed(signal.ID), before)
-	if code, out := s.command(append([]string{"signal", "replay", "--sink", "nats", "--since", "1000000"}, at...)...); code != 2 {
-		t.Errorf("an offset that does not exist yet: %d, %s", code, out)
-	}
-	s.removeReplays()
-	s.judge(oracle.Rules{Repetitions: true})
 }

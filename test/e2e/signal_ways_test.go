@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -208,26 +207,4 @@ func (s *fixture) checkWrongTokens(w *signalWays) {
 	s.awaitAnswer("/readyz", http.StatusOK, "[!]signals/admin SignalsUnreceived")
 	s.must(os.WriteFile(w.tokenFile, []byte(signalToken), 0o600))
 	s.ask(append(list, w.byAdmin(s.exporter)...)...)
-}
-
-// TestAStandbyTakesNoSignals by either way, and names the active exporter.
-func TestAStandbyTakesNoSignals(t *testing.T) {
-	w := newSignalWays(t)
-	p := newPair(t, []workload.Kind{workload.ConfigMaps}, "nats", w.configureSignals)
-	p.start()
-	p.checkStandby(w)
-}
-
-// checkStandby checks that a standby answers at its admin server as at its socket.
-func (p *replicas) checkStandby(w *signalWays) {
-	p.t.Helper()
-	active := p.active()
-	standby := p.other(active)
-	for _, ask := range [][]string{{"signal", "pause", "--sink", "nats"}, {"signal", "list"}} {
-		code, out := p.command(append(slices.Clone(ask), "--config", standby.Config())...)
-		again, same := p.command(append(slices.Clone(ask), w.byAdmin(standby)...)...)
-		if code != 3 || again != code || same != out || !strings.Contains(out, "standby") || !strings.Contains(out, identity(slices.Index(p.all, active))) {
-			p.t.Errorf("a standby answers %v by the socket with %d, %s, and by the admin server with %d, %s", ask, code, out, again, same)
-		}
-	}
 }

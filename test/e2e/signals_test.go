@@ -201,31 +201,6 @@ func TestAPauseSurvivesAFailover(t *testing.T) {
 	}
 }
 
-// TestAPausedRuleIsComparedAfterACompaction pauses the only rule, and resumes it when etcd and the API server have forgotten
-// what happened meanwhile: one gap for each resource, and the differences. The exporter stays ready.
-func TestAPausedRuleIsComparedAfterACompaction(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Deployments, workload.Widgets}
-	s := newRestrictedFixture(t, kinds, func(settings *exporter.Settings) { settings.Rule = map[string]any{"name": "all"} })
-	s.must(s.exporter.Start(t.Context()))
-	all := pausable{kind: "rule", name: "all"}
-	s.checkAbsence(kinds,
-		func() {
-			s.pause(all, s.exporter)
-			s.awaitAnswer("/readyz", http.StatusOK, all.line())
-			s.awaitMetric(`kubecdc_resource_state{resource="configmaps",state="paused"}`, "1")
-		},
-		func() {
-			s.must(s.exporter.Kill())
-			if out := s.ask("journal", "stat", "--config", s.exporter.Config()); !strings.Contains(out, all.line()[3:]) {
-				s.t.Errorf("journal stat does not show the pause:\n%s", out)
-			}
-			s.must(s.exporter.Start(t.Context()))
-			s.awaitAnswer("/readyz", http.StatusOK, all.line())
-			s.ask(all.command("resume", s.exporter)...)
-		},
-		func() { s.must(s.exporter.Stop()) })
-}
-
 // TestTheSocketOfSignals follows the socket through kills, a second exporter and commands without an exporter.
 func TestTheSocketOfSignals(t *testing.T) {
 	var settings exporter.Settings
@@ -265,66 +240,5 @@ func TestTheSocketOfSignals(t *testing.T) {
 	}
 	if out := s.ask("journal", "stat", "--config", s.exporter.Config()); !strings.Contains(out, "sink/nats SinkPaused: paused by signal ") {
 		t.Errorf("journal stat does not show the pause:\n%s", out)
-	}
-}
-
-// TestDeadLettersAreRetriedAndDiscardedWhileTheExporterRuns lets a stream refuse large messages, and then nothing any more.
-// What it refused is delivered in its turn to it alone, over a kill, unless the object has a newer change.
-func TestDeadLettersAreRetriedAndDiscardedWhileTheExporterRuns(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps}
-	s := newFixture(t, kinds)
-	s.refuseHeavy()
-	s.must(s.exporter.Start(t.Context()))
-	names := []string{"first", "second", "third", "changed"}
-	for _, name := range names {
-		s.must(s.cluster.Create(t.Context(), heavy(workload.ConfigMaps), s.name, name))
-	}
-	s.must(s.cluster.Change(t.Context(), workload.ConfigMaps, s.name, "changed", 1))
-	s.awaitMetric(`kubecdc_sink_dead_letters_kept{sink="nats"}`, "5")
-	at := []string{"--sink", "nats", "--config", s.exporter.Config()}
-	if code, out := s.command(append([]string{"deadletters", "retry", "1000000"}, at...)...); code != 2 || !strings.Contains(out, "no dead letter at offset 1000000") {
-		t.Errorf("an offset without a dead letter: %d, %s", code, out)
-	}
-	// While the cause lasts they become dead letters again, once.
-	s.ask(append([]string{"deadletters", "retry", "--all"}, at...)...)
-	s.awaitMetric(`kubecdc_sink_dead_letters_total{sink="nats"}`, "9")
-	s.awaitMetric(`kubecdc_sink_dead_letters_kept{sink="nats"}`, "5")
-	s.acceptEverything()
-	out := s.ask(append([]string{"deadletters", "retry", "--all"}, at...)...)
-	if !strings.Contains(out, "done: 4 are delivered in their turn; 1 stay: a newer change") {
-		t.Errorf("retry answers %s", out)
-	}
-	s.must(s.exporter.Kill())
-	s.must(s.exporter.Start(t.Context()))
-	s.await(s.buses[1], func(records []bus.Record) string {
-		for _, name := range names {
-			if !slices.ContainsFunc(records, func(r bus.Record) bool { return r.Name == name }) {
-				return name
-			}
-		}
-		return ""
-	})
-	if out := s.ask(append([]string{"deadletters", "discard", "--all"}, at...)...); !strings.Contains(out, "done: 1 discarded") {
-		t.Errorf("discard answers %s", out)
-	}
-	if out := s.ask(append([]string{"deadletters", "discard", "--all"}, at...)...); !strings.Contains(out, "nothing: the sink has no dead letters") {
-		t.Errorf("discard answers %s", out)
-	}
-	s.awaitMetric(`kubecdc_sink_dead_letters_kept{sink="nats"}`, "0")
-	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "last"))
-	s.awaitHistory(s.buses[0])
-	s.must(s.exporter.Stop())
-	s.receiveAll()
-	if wrong := s.history().Judge(s.buses[0].records, oracle.Rules{}); len(wrong) > 0 {
-		t.Errorf("the other sink has %d points:\n%s", len(wrong), first(wrong))
-	}
-	var got []string
-	for _, r := range s.buses[1].records {
-		if r.Namespace == s.name && (slices.Contains(names, r.Name) || r.Name == "last") {
-			got = append(got, r.Name+" "+r.Type)
-		}
-	}
-	if want := "first added, second added, third added, changed updated, last added"; strings.Join(got, ", ") != want {
-		t.Errorf("the stream holds %v", got)
 	}
 }

@@ -12,14 +12,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
-	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
 // stateBus is the bus of a state, and what operators do to it.
@@ -182,30 +180,6 @@ func (p *replicas) checkContinues(kinds []workload.Kind, rules oracle.Rules) {
 	p.must(p.load(50, kinds).Wait())
 	p.awaitAll()
 	p.judge(rules)
-}
-
-// TestDeletedLeaseIsRecreated while objects are written. The exporter that makes it stays active.
-func TestDeletedLeaseIsRecreated(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	p := newPair(t, kinds, "nats", keepLease)
-	p.start()
-	p.must(p.load(50, kinds).Wait())
-	p.awaitSettled()
-	load := p.load(200, kinds)
-	all := p.dynamic(p.controlPlane.Kubeconfig()).Resource(leases.Resource).Namespace(p.name)
-	for range 3 {
-		p.deleteLease()
-		for deadline := time.Now().Add(arriveWithin); ; await.Pause(t, lookEvery) {
-			if _, err := all.Get(t.Context(), "exporter", metav1.GetOptions{}); err == nil {
-				break
-			} else if time.Now().After(deadline) {
-				t.Fatal(err)
-			}
-		}
-		p.active()
-	}
-	p.must(load.Wait())
-	p.checkContinues(kinds, oracle.Rules{})
 }
 
 // TestFailoverWaitsForAPIServer kills the active one together with the only API server.
@@ -381,75 +355,4 @@ func TestFullStateIsReportedAndRecovers(t *testing.T) {
 		p.must(b.unbound(p.t.Context()))
 		p.checkContinues(kinds, oracle.Rules{})
 	}, keepLease)
-}
-
-// lastTakeOver is what the log of an exporter has from its last failover on.
-func lastTakeOver(t *testing.T, e *exporter.Exporter) string {
-	t.Helper()
-	log := readFile(t, e.Log())
-	return log[max(strings.LastIndex(log, "this exporter is active"), 0):]
-}
-
-// TestFailoversAdvanceWhileResourceIsForbidden withdraws the right to one resource before a failover that finds changes of
-// it in the lanes: the state goes on, so that the next failover has nothing to read again, and nothing is lost or repeated.
-func TestFailoversAdvanceWhileResourceIsForbidden(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
-		p.start()
-		p.must(p.load(100, kinds).Wait()) // so that each lane is in the state: a new one would wait for that
-		active := p.awaitSettled()
-		p.must(b.bound(p.t.Context())) // from here on the state lags
-		p.must(p.load(50, kinds).Wait())
-		p.awaitAll()
-		giveBack := p.withdraw(workload.Pods)
-		p.kill(active)
-		p.must(b.unbound(p.t.Context()))
-		p.deleteLease()
-		p.must(active.Launch(p.t.Context()))
-		if log := lastTakeOver(p.t, p.active()); strings.Contains(log, "inTails=0") {
-			p.t.Fatalf("the lanes hold nothing beyond the state:\n%s", log)
-		}
-		for n := range 2 {
-			p.must(p.load(20, kinds[:1]).Wait())
-			p.awaitAll()
-			active = p.active()
-			p.awaitAnswerOf(active, "/readyz", "pods")
-			p.awaitCovered(active)
-			p.kill(active)
-			p.deleteLease()
-			p.must(active.Launch(p.t.Context()))
-			if log := lastTakeOver(p.t, p.active()); !strings.Contains(log, "inTails=0") {
-				p.t.Errorf("failover %d reads again what the state covers:\n%s", n, log)
-			}
-		}
-		giveBack()
-		p.checkContinues(kinds, oracle.Rules{})
-	}, keepLease)
-}
-
-// TestStateOfAnotherClusterIsRejected gives exporters of two clusters one state, by mistake: the second is refused before
-// it fences the first away.
-func TestStateOfAnotherClusterIsRejected(t *testing.T) {
-	kinds := []workload.Kind{workload.ConfigMaps}
-	another := servers(t).withControlPlane(t, controlplane.Options{NoAudit: true})
-	if err := another.cluster.CreateNamespace(t.Context(), "exporters"); err != nil {
-		t.Fatal(err)
-	}
-	forEachStateBus(t, kinds, func(p *replicas, _ stateBus) {
-		p.must(p.all[0].Start(p.t.Context()))
-		p.active()
-		p.must(p.load(50, kinds).Wait())
-		p.awaitSettled()
-		p.must(another.cluster.CreateNamespace(p.t.Context(), p.name))
-		p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Kubeconfig = another.controlPlane.Kubeconfig() }))
-		p.must(p.all[1].Launch(p.t.Context()))
-		p.awaitAnswerOf(p.all[1], "/readyz", "[-]replica StateRefused: the replicated state is of the cluster ")
-		p.awaitAnswerOf(p.all[1], "/readyz", "give each cluster a state.name of its own")
-		p.must(p.load(50, kinds).Wait())
-		p.awaitAll()
-		if n := fencedTotal(p.t, p.all[0]); n != 0 {
-			p.t.Errorf("the first was fenced %d times", n)
-		}
-		p.judge(oracle.Rules{})
-	})
 }

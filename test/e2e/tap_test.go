@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -19,6 +20,27 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
+// tapped is what a test taps: one of the shared clusters, with a namespace of the test's own.
+type tapped struct {
+	*environment
+	t         *testing.T
+	namespace string
+}
+
+func newTapped(t *testing.T) *tapped {
+	t.Helper()
+	l := &tapped{environment: servers(t), t: t, namespace: fmt.Sprintf("tapped-%d", fixtures.Add(1))}
+	l.must(l.cluster.CreateNamespace(t.Context(), l.namespace))
+	return l
+}
+
+func (l *tapped) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 // tap is a running "exporter tap" and what it has printed.
 type tap struct {
 	*process.Process
@@ -27,7 +49,7 @@ type tap struct {
 }
 
 // tap starts a tap that may write nowhere, and returns when it reports that it watches.
-func (l *restricted) tap(args ...string) *tap {
+func (l *tapped) tap(args ...string) *tap {
 	l.t.Helper()
 	nowhere := filepath.Join(l.t.TempDir(), "nowhere")
 	l.must(os.Mkdir(nowhere, 0o500))
@@ -76,19 +98,19 @@ func (v *tap) await(texts ...string) string {
 }
 
 func TestTapShowsChangesFieldByField(t *testing.T) {
-	l := newRestricted(t, leastRules)
+	l := newTapped(t)
 	ctx := t.Context()
-	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "web", "old"))
-	v := l.tap("cm,Secret", "-n", "web", "--color", "never")
+	l.must(l.cluster.Create(ctx, workload.ConfigMaps, l.namespace, "old"))
+	v := l.tap("cm,Secret", "-n", l.namespace, "--color", "never")
 
-	l.must(l.cluster.Patch(ctx, workload.ConfigMaps, "web", "old", `{"data":{"replicas":"two"}}`))
-	l.must(l.cluster.Patch(ctx, workload.ConfigMaps, "web", "old", `{"data":{"replicas":"three"}}`))
-	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "default", "elsewhere"))
-	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "web", "new"))
-	l.must(l.cluster.Delete(ctx, workload.ConfigMaps, "web", "new"))
-	text := v.await("~ configmaps web/old", "data.replicas", "+ two", "~ configmaps web/old", "data.replicas", "two → three",
-		"+ configmaps web/new", "- configmaps web/new")
-	if strings.Contains(text, "+ configmaps web/old") || strings.Contains(text, "elsewhere") {
+	l.must(l.cluster.Patch(ctx, workload.ConfigMaps, l.namespace, "old", `{"data":{"replicas":"two"}}`))
+	l.must(l.cluster.Patch(ctx, workload.ConfigMaps, l.namespace, "old", `{"data":{"replicas":"three"}}`))
+	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "default", l.namespace+"-elsewhere"))
+	l.must(l.cluster.Create(ctx, workload.ConfigMaps, l.namespace, "new"))
+	l.must(l.cluster.Delete(ctx, workload.ConfigMaps, l.namespace, "new"))
+	text := v.await("~ configmaps "+l.namespace+"/old", "data.replicas", "+ two", "~ configmaps "+l.namespace+"/old", "data.replicas",
+		"two → three", "+ configmaps "+l.namespace+"/new", "- configmaps "+l.namespace+"/new")
+	if strings.Contains(text, "+ configmaps "+l.namespace+"/old") || strings.Contains(text, "elsewhere") {
 		t.Errorf("it shows what existed before, or another namespace:\n%s", text)
 	}
 	l.must(syscall.Kill(v.Pid(), syscall.SIGINT))
@@ -100,27 +122,29 @@ func TestTapShowsChangesFieldByField(t *testing.T) {
 }
 
 func TestTapShowsOneChangeAndEnds(t *testing.T) {
-	l := newRestricted(t, leastRules)
+	l := newTapped(t)
 	ctx := t.Context()
 	filter := `change.resource == "configmaps" && change.type == "updated" && has(oldObject.data) && oldObject.data.a == "1" && object.data.a == "2"`
 	v := l.tap("--select", "*", "--filter", filter, "-o", "name", "--once")
-	l.must(l.cluster.Create(ctx, workload.ConfigMaps, "web", "one"))
+	l.must(l.cluster.Create(ctx, workload.ConfigMaps, l.namespace, "one"))
 	for _, patch := range []string{`{"data":{"a":"1"}}`, `{"data":{"a":"2"}}`, `{"data":{"a":"3"}}`} {
-		l.must(l.cluster.Patch(ctx, workload.ConfigMaps, "web", "one", patch))
+		l.must(l.cluster.Patch(ctx, workload.ConfigMaps, l.namespace, "one", patch))
 	}
 	<-v.Done()
-	_, shown, _ := strings.Cut(v.await("updated configmaps web/one\n"), "\n")
-	if shown != "updated configmaps web/one\n" {
+	want := "updated configmaps " + l.namespace + "/one\n"
+	if _, shown, _ := strings.Cut(v.await(want), "\n"); shown != want {
 		t.Errorf("it shows %q", shown)
 	}
 }
 
 // TestTapReportsForbiddenResources asks as a user without rights.
 func TestTapReportsForbiddenResources(t *testing.T) {
-	l := newRestricted(t, leastRules)
+	l := newTapped(t)
+	kubeconfig, err := l.controlPlane.KubeconfigFor(stranger)
+	l.must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	cmd := exec.CommandContext(ctx, l.program, "tap", "--select", "configmaps", "--kubeconfig", l.kubeconfig)
+	cmd := exec.CommandContext(ctx, l.program, "tap", "--select", "configmaps", "--kubeconfig", kubeconfig)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	stderr, err := cmd.StderrPipe()
 	l.must(err)
@@ -136,20 +160,20 @@ func TestTapReportsForbiddenResources(t *testing.T) {
 	_ = cmd.Wait() // it was stopped
 }
 
-// tapped is for how many seconds a busy cluster is shown; "make fullsize" sets ten minutes.
-const tapped = 8
+// tapSeconds is for how many seconds a busy cluster is shown; "make fullsize" sets ten minutes.
+const tapSeconds = 8
 
 // TestTapOfBusyClusterUsesLittleMemory shows a cluster in which 32 clients write as fast as they can. Changes shown before
 // half of the time cost nothing more later, and it ends when stopped, however much is in flight.
 func TestTapOfBusyClusterUsesLittleMemory(t *testing.T) {
 	require.Long(t)
-	l := newRestricted(t, leastRules)
+	l := newTapped(t)
 	v := l.tap("--select", "*")
 	load := l.cluster.Start(t.Context(), workload.Plan{
-		Namespace: "web", Prefix: "busy", Kinds: workload.AllKinds()[:4], Clients: clients, Objects: clients, Updates: math.MaxInt32,
+		Namespace: l.namespace, Prefix: "busy", Kinds: workload.AllKinds()[:4], Clients: clients, Objects: clients, Updates: math.MaxInt32,
 	})
 	t.Cleanup(load.Stop)
-	seconds := sizeOf(t, "KUBECDC_E2E_TAP_SECONDS", tapped)
+	seconds := sizeOf(t, "KUBECDC_E2E_TAP_SECONDS", tapSeconds)
 	half := time.Duration(seconds) * time.Second / 2
 	await.Pause(t, half)
 	before := v.Usage().PeakRSS

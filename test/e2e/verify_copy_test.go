@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -41,15 +40,6 @@ func (r rawRecord) identify() rawRecord {
 
 // rawLanes are the records of a topic by partition, or of a stream.
 type rawLanes [][]rawRecord
-
-// clone returns lanes that can be changed.
-func (l rawLanes) clone() rawLanes {
-	var all rawLanes
-	for _, lane := range l {
-		all = append(all, slices.Clone(lane))
-	}
-	return all
-}
 
 // readTopic reads all of a topic.
 func (s *fixture) readTopic(topic string) rawLanes {
