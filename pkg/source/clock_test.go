@@ -25,18 +25,18 @@ func (w writes) do(what string, request func()) {
 }
 
 // writeForAWhile creates, changes and deletes secrets for that time, some of which existed, and renews a Lease meanwhile.
-func (p *controlPlane) writeForAWhile(t *testing.T, total time.Duration, existing []string) writes {
+func (p *controlPlane) writeForAWhile(t *testing.T, run string, total time.Duration, existing []string) writes {
 	t.Helper()
 	const lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 	body := func(version string) string {
-		return fmt.Sprintf(`{"metadata":{"name":"node","resourceVersion":%q},"spec":{"renewTime":%q}}`, version,
+		return fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":%q},"spec":{"renewTime":%q}}`, run, version,
 			time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
 	}
 	renewed := p.request(t, "POST", lease, body(""))
 	done, pace := writes{}, time.NewTicker(250*time.Millisecond)
 	defer pace.Stop()
 	for end, n := time.Now().Add(total), 0; time.Now().Before(end); n++ {
-		name := fmt.Sprint("w", n)
+		name := fmt.Sprint(run, "-w", n)
 		done.do("added "+name, func() { p.createSecret(t, name) })
 		done.do("updated "+name, func() { p.updateSecret(t, name, "1") })
 		if n%2 == 0 {
@@ -48,7 +48,7 @@ func (p *controlPlane) writeForAWhile(t *testing.T, total time.Duration, existin
 			existing = existing[2:]
 		}
 		if n%4 == 0 {
-			renewed = p.request(t, "PUT", lease+"/node", body(renewed))
+			renewed = p.request(t, "PUT", lease+"/"+run, body(renewed))
 		}
 		<-pace.C
 	}
@@ -62,13 +62,14 @@ func TestAChangeThatIsReadLateHasTheTimeItWasMade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p := startControlPlane(t)
 	for name, compacted := range map[string]bool{"watched": false, "listed": true} {
-		t.Run(name, func(t *testing.T) { checkTimesAfter(t, time.Duration(away)*time.Second, compacted) })
+		t.Run(name, func(t *testing.T) { p.checkTimesAfter(t, name, time.Duration(away)*time.Second, compacted) })
 	}
 }
 
-func checkTimesAfter(t *testing.T, away time.Duration, compacted bool) {
-	p, st, f := startControlPlane(t), newStore(), newFakeAPI(t)
+func (p *controlPlane) checkTimesAfter(t *testing.T, run string, away time.Duration, compacted bool) {
+	st, f := newStore(), newFakeAPI(t)
 	config := func(c *Config) {
 		c.Client, _ = apiserver.NewClient(p.config, "test")
 		c.Rules = []selection.Rule{{Select: []string{"secrets"}, Namespaces: selection.Namespaces{Include: []string{"default"}}},
@@ -76,7 +77,7 @@ func checkTimesAfter(t *testing.T, away time.Duration, compacted bool) {
 	}
 	var existing []string
 	for i := range int(2 * away / time.Second) {
-		existing = append(existing, fmt.Sprint("existing", i))
+		existing = append(existing, fmt.Sprint(run, "-existing", i))
 		p.createSecret(t, existing[i])
 	}
 	_, _, stop := startSource(t, f, st, config)
@@ -85,7 +86,7 @@ func checkTimesAfter(t *testing.T, away time.Duration, compacted bool) {
 	}
 	stop()
 	before := len(st.transcript())
-	done := p.writeForAWhile(t, away, existing)
+	done := p.writeForAWhile(t, run, away, existing)
 	if compacted {
 		p.compactHistory(t)
 		p.restartServer(t, p.StopAPIServer)

@@ -328,7 +328,7 @@ func TestOnOneAPIServer(t *testing.T) {
 	t.Run("metadata is read by list and watch", func(t *testing.T) { testMetadata(t, p) })
 }
 
-// testBuiltInScopes compares the table of built-in types with what is served.
+// testBuiltInScopes compares the tables of built-in types with what is served.
 func testBuiltInScopes(t *testing.T, p *controlPlane) {
 	c, err := apiserver.NewClient(p.config, "test")
 	if err != nil {
@@ -345,6 +345,9 @@ func testBuiltInScopes(t *testing.T, p *controlPlane) {
 		written, err := selection.ResolveWritten([]selection.Rule{{Select: []string{m.Resource.String()}}})
 		if err != nil {
 			t.Fatal(err)
+		}
+		if name := m.Resource.String(); m.Namespaced && selection.IsClusterScoped(name) || !m.Namespaced && selection.IsNamespaced(name) {
+			t.Errorf("%s is namespaced: %v, and a configuration is refused for the opposite", name, m.Namespaced)
 		}
 		if guess := written.Matches[0]; guess.Assumed || guess.Namespaced != m.Namespaced {
 			t.Errorf("%s is namespaced: %v; want %v as in the table (assumed: %v)", m.Resource, m.Namespaced, guess.Namespaced, guess.Assumed)

@@ -10,12 +10,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
 // TestMetadataOfADefinitionIdentifiesIt edits a large definition on a real API server: its metadata alone shows each edit,
 // and is small.
 func TestMetadataOfADefinitionIdentifiesIt(t *testing.T) {
-	client := newRealClient(t)
+	client, err := NewClient(configOf(t, controlplane.ForTest(t)), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
 	definitions, err := client.REST(schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"})
 	if err != nil {
 		t.Fatal(err)

@@ -19,31 +19,23 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 )
 
-// realConfig returns how a real API server is reached.
-func realConfig(t *testing.T) *rest.Config {
+// shared is the control plane of the tests of discovery: nothing that is served comes or goes there.
+var shared controlplane.Shared
+
+// configOf returns how a real API server is reached.
+func configOf(t *testing.T, plane *controlplane.ControlPlane) *rest.Config {
 	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", controlplane.ForTest(t).Kubeconfig())
+	config, err := clientcmd.BuildConfigFromFlags("", plane.Kubeconfig())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return config
 }
 
-// newRealClient returns a client of a real API server, which the end of the test closes.
-func newRealClient(t *testing.T) *Client {
-	t.Helper()
-	client, err := NewClient(realConfig(t), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
-	return client
-}
-
 // TestDiscoveryMatchesClientGo compares discovery of a real API server with client-go, in the aggregated form and in that of
 // API servers before 1.30.
 func TestDiscoveryMatchesClientGo(t *testing.T) {
-	config := realConfig(t)
+	config := configOf(t, shared.ForTest(t))
 	want := discoverWithClientGo(t, config)
 	if len(want) < 10 {
 		t.Fatalf("%d groups", len(want))
@@ -108,7 +100,7 @@ func (a acceptTransport) CloseIdleConnections() {
 
 // TestDiscoveryIsTransferredOnceForEachChange asks a real API server again and again, and between that for another type.
 func TestDiscoveryIsTransferredOnceForEachChange(t *testing.T) {
-	config := realConfig(t)
+	config := configOf(t, shared.ForTest(t))
 	var transferred []string
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {

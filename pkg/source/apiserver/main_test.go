@@ -6,4 +6,4 @@ import (
 	"github.com/kubecdc/kubecdc/test/parts/leaks"
 )
 
-func TestMain(m *testing.M) { leaks.Main(m) }
+func TestMain(m *testing.M) { leaks.MainWithServers(m, shared.Stop) }
