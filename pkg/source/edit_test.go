@@ -58,6 +58,8 @@ func TestEditedSelectionIsComparedWithKnownObjects(t *testing.T) {
 		{selection.Rule{Namespaces: selection.Namespaces{Exclude: []string{"ns"}}, Resync: time.Hour}, nil},
 		{selection.Rule{}, []string{"gap -12", "added a@11~", "added b@12~"}},
 		{selection.Rule{Namespaces: selection.Namespaces{Include: []string{"ns"}}}, []string{"gap -12"}},
+		{selection.Rule{LabelSelector: "app=web"}, []string{"gap -12"}},
+		{selection.Rule{FieldSelector: "metadata.name!=c"}, []string{"gap -12"}},
 		{selection.Rule{Namespaces: selection.Namespaces{Include: []string{"none"}}}, []string{"gap -12", "deleted a@11~ left", "deleted b@12~ left"}},
 	} {
 		if slices.Contains(edit.rule.Namespaces.Include, "none") { // the fake ignores namespaces
