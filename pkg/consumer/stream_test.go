@@ -35,8 +35,8 @@ func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 		if w.collides {
 			continue
 		}
-		table, letter := &Table{}, newRuleModel()
-		for _, i := range w.streamOrder() {
+		order := w.streamOrder()
+		for _, i := range order {
 			r := w.stream[i]
 			seen[r.Type]++
 			if r.Left {
@@ -45,25 +45,8 @@ func TestRulesRebuildTheStateOfTheCluster(t *testing.T) {
 			if r.Gap != nil && isLower(r.Gap.To, r.Gap.From) {
 				seen["restored"]++
 			}
-			if err := table.Apply(r); err != nil {
-				t.Fatal(err)
-			}
-			checks.observe(table)
-			letter.applyRecord(r)
 		}
-		want := w.selectedBodies()
-		if got := letter.existingBodies(); !maps.Equal(got, want) {
-			t.Fatalf("seed %d: the rules end in\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
-		}
-		if got := stateOf(table); !maps.Equal(got, want) {
-			t.Fatalf("seed %d: the table holds\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
-		}
-		for _, f := range table.Snapshots() {
-			if f.Ended && !f.Verified {
-				t.Fatalf("seed %d: the snapshot %s is not verified\n%s", seed, f.ID, w)
-			}
-		}
-		checks.checkEnd(t, w, table)
+		checks.checkRules(t, w, seed, order)
 	}
 	for _, kind := range []string{"added", "updated", "deleted", "snapshot", "sync", "gap", "snapshot.begin", "snapshot.end", "left", "restored"} {
 		if seen[kind] < 100 {
@@ -82,27 +65,7 @@ func TestRulesHoldForAnyPartitionOrder(t *testing.T) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 18)), false)
 		w.older, w.grows = seed%3 == 0, seed%3 == 1
 		w.runHistory()
-		table, letter := &Table{}, newRuleModel()
-		for _, i := range w.partitionOrder(seed%4 > 0) {
-			if err := table.Apply(w.stream[i]); err != nil {
-				t.Fatal(err)
-			}
-			checks.observe(table)
-			letter.applyRecord(w.stream[i])
-		}
-		want := w.selectedBodies()
-		if got := letter.existingBodies(); !maps.Equal(got, want) {
-			t.Fatalf("seed %d: the rules end in\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
-		}
-		if got := stateOf(table); !maps.Equal(got, want) {
-			t.Fatalf("seed %d: the table holds\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
-		}
-		for _, f := range table.Snapshots() {
-			if f.Ended && !f.Verified {
-				t.Fatalf("seed %d: the snapshot %s is not verified\n%s", seed, f.ID, w)
-			}
-		}
-		checks.checkEnd(t, w, table)
+		checks.checkRules(t, w, seed, w.partitionOrder(seed%4 > 0))
 	}
 	checks.wantMade(t, histories/10)
 }
@@ -115,14 +78,7 @@ func TestEveryWatermarkIsChecked(t *testing.T) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 20)), false)
 		w.runSteadily()
 		order := w.snapshotFirst(w.partitionOrder(false))
-		table := &Table{}
-		for _, i := range order {
-			if err := table.Apply(w.stream[i]); err != nil {
-				t.Fatal(err)
-			}
-			checks.observe(table)
-		}
-		checks.checkEnd(t, w, table)
+		table := checks.read(t, w, order)
 		if all := table.Watermarks(); all[0].Check != CheckEqual {
 			t.Fatalf("the last check is %s\n%s", all[0].Check, w)
 		}
@@ -142,14 +98,8 @@ func TestPartitionsMayBeReadOneAfterTheOther(t *testing.T) {
 	for seed := range uint64(5) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, 22)), false)
 		w.runLong()
-		checks, table := watermarkChecks{}, &Table{}
-		for _, i := range w.snapshotFirst(slices.Concat(w.partitions()...)) {
-			if err := table.Apply(w.stream[i]); err != nil {
-				t.Fatal(err)
-			}
-			checks.observe(table)
-		}
-		checks.checkEnd(t, w, table)
+		checks := watermarkChecks{}
+		checks.read(t, w, w.snapshotFirst(slices.Concat(w.partitions()...)))
 		checks.wantMade(t, maxPendingWatermarks/2)
 	}
 }
@@ -161,35 +111,6 @@ func (w *world) runLong() {
 		w.changeObjects(w.rnd.IntN(3))
 		w.watchChanges()
 		w.emitWatermark()
-	}
-}
-
-// BenchmarkPartitionsOneAfterTheOther has as many pending watermarks as are kept while most records are read. It should not
-// take longer than with one watermark.
-func BenchmarkPartitionsOneAfterTheOther(b *testing.B) {
-	for _, every := range []int{1, 10000} {
-		b.Run(fmt.Sprintf("watermark every %d", every), func(b *testing.B) {
-			w := newWorld(nil, rand.New(rand.NewPCG(1, 23)), false)
-			w.startEpoch()
-			for i := range 2 * maxPendingWatermarks {
-				w.changeObjects(5)
-				w.watchChanges()
-				if i%every == 0 {
-					w.emitWatermark()
-				}
-			}
-			order := slices.Concat(w.partitions()...)
-			b.ReportAllocs()
-			for b.Loop() {
-				table := &Table{}
-				for _, i := range order {
-					if err := table.Apply(w.stream[i]); err != nil {
-						b.Fatal(err)
-					}
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(order)), "ns/record")
-		})
 	}
 }
 
@@ -259,6 +180,41 @@ func (c *watermarkChecks) observe(table *Table) {
 		}
 		c.count[w.Check]++
 	}
+}
+
+// checkRules reads the stream in an order, with a table and by the literal rules: both end in the selected state.
+func (c *watermarkChecks) checkRules(t *testing.T, w *world, seed uint64, order []int) {
+	t.Helper()
+	table, letter := c.read(t, w, order), newRuleModel()
+	for _, i := range order {
+		letter.applyRecord(w.stream[i])
+	}
+	want := w.selectedBodies()
+	if got := letter.existingBodies(); !maps.Equal(got, want) {
+		t.Fatalf("seed %d: the rules end in\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
+	}
+	if got := stateOf(table); !maps.Equal(got, want) {
+		t.Fatalf("seed %d: the table holds\n%v\nthe cluster is\n%v\n%s", seed, got, want, w)
+	}
+	for _, f := range table.Snapshots() {
+		if f.Ended && !f.Verified {
+			t.Fatalf("seed %d: the snapshot %s is not verified\n%s", seed, f.ID, w)
+		}
+	}
+}
+
+// read applies the stream in an order to a table, and counts the checks of watermarks.
+func (c *watermarkChecks) read(t *testing.T, w *world, order []int) *Table {
+	t.Helper()
+	table := &Table{}
+	for _, i := range order {
+		if err := table.Apply(w.stream[i]); err != nil {
+			t.Fatal(err)
+		}
+		c.observe(table)
+	}
+	c.checkEnd(t, w, table)
+	return table
 }
 
 // checkEnd checks that the last watermark is the newest one that is complete, and that no check found a difference.
