@@ -1,7 +1,6 @@
 package deltas
 
 import (
-	"strconv"
 	"testing"
 	"time"
 
@@ -132,32 +131,4 @@ func TestTheTimesOfAClockAreBounded(t *testing.T) {
 	if len(line) > maxClockTimes || line[len(line)-1].at != 3*maxClockTimes-1 {
 		t.Errorf("%d times, the last is %v", len(line), line[len(line)-1])
 	}
-}
-
-// BenchmarkClock measures which part of observing updates the times are. ratio is the cost with them to that without.
-func BenchmarkClock(b *testing.B) {
-	const batch = 256
-	tr, position := NewTracker(podScope, NewKnownSet(), nil, time.Now), 0
-	var timing time.Duration
-	for b.Loop() {
-		var events []Event
-		for i := range batch {
-			position++
-			at := int64(500 + position/100)
-			events = append(events, written(timed(watch.Modified, strconv.Itoa(i), strconv.Itoa(1_000_000+position), at, 0), at))
-			events[i].Object.ObservedAt = time.Unix(at, 0)
-		}
-		o, err := tr.ObserveEvents(events, events[batch-1].Object.ResourceVersion)
-		if err != nil {
-			b.Fatal(err)
-		}
-		began := time.Now()
-		for i := range events {
-			tr.clock.learn(events[i].Object)
-		}
-		tr.clock.setTimes(o.Changes, tr.position)
-		timing += time.Since(began)
-	}
-	b.ReportMetric(float64(timing.Nanoseconds())/float64(position), "ns-times/event")
-	b.ReportMetric(float64(b.Elapsed()-timing)/float64(b.Elapsed()-2*timing), "ratio")
 }

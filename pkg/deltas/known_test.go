@@ -136,31 +136,6 @@ func TestKnownSetPinsNoLargerStrings(t *testing.T) {
 	}
 }
 
-// BenchmarkKnownBytes measures the memory per known object, because there may be a million of them.
-func BenchmarkKnownBytes(b *testing.B) {
-	for _, writers := range []int{0, 2, 3} {
-		b.Run(fmt.Sprint(writers, " writers"), func(b *testing.B) {
-			const objects = 1_000_000
-			for b.Loop() {
-				before := heapBytes()
-				set := NewKnownSet()
-				for i := range objects {
-					summary := AppendParts(nil, Parts{})
-					for w := range writers {
-						summary = AppendWriter(summary, uint64(w), 1, 2, 3000)
-					}
-					set.Add(event.Known{
-						Key: fmt.Sprintf("namespace-%d/app-7d9c6b8f5d-%05d", i%100, i), UID: fmt.Sprintf("6f1d3c9e-8a57-4f0e-9d0b-%012x", i),
-						ResourceVersion: fmt.Sprint(1_000_000 + i), Summary: string(summary),
-					})
-				}
-				b.ReportMetric(float64(heapBytes()-before)/objects, "B/object")
-				runtime.KeepAlive(set)
-			}
-		})
-	}
-}
-
 func heapBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

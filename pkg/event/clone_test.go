@@ -86,13 +86,3 @@ func visitMemory(v reflect.Value, path string, visit func(at unsafe.Pointer, pat
 		}
 	}
 }
-
-func BenchmarkClone(b *testing.B) {
-	c := Change{Type: Updated, Cluster: "cluster", Resource: Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "shop",
-		Name: "web-7d9f8c", UID: "0c0bd6e1-6f9b-4d4f-9d3e-7c4e6a5a0001", ResourceVersion: "123456",
-		Actor: &Actor{Manager: "kubelet", Operation: "Update", Subresource: "status", Time: "2026-01-01T00:00:00Z"}, After: make([]byte, 4000)}
-	b.ReportAllocs()
-	for b.Loop() {
-		c.Clone()
-	}
-}

@@ -101,11 +101,3 @@ func FuzzCloudEventsStayValidForAnyName(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkCloudEventsStructured(b *testing.B) {
-	c, buf := sampleChange(), make([]byte, 0, 4096)
-	b.ReportAllocs()
-	for b.Loop() {
-		buf = CloudEventsStructured.AppendValue(buf[:0], c)
-	}
-}

@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"runtime/debug"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -144,78 +141,4 @@ func TestAMergeHoldsAFewPagesOfEachFile(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// BenchmarkWriter stores 200,000 changes of 8,000 Pods, and merges what it stored.
-func BenchmarkWriter(b *testing.B) {
-	defer debug.SetGCPercent(debug.SetGCPercent(50))
-	for b.Loop() {
-		w, err := OpenWriter(Folder(b.TempDir()))
-		if err != nil {
-			b.Fatal(err)
-		}
-		mix := newPodMix(8_000)
-		var peak atomic.Uint64
-		var used, held time.Duration
-		const batchRows, changes = 2_000, 200_000
-		rows := make([]Row, batchRows)
-		for range changes / batchRows {
-			for i := range rows {
-				rows[i] = mix.next()
-			}
-			runtime.GC()
-			stop := samplePeak(&peak)
-			start, cpu := time.Now(), processTime()
-			batch, err := w.NewBatch(rows)
-			if err == nil {
-				err = batch.Commit()
-			}
-			for more := true; more && err == nil; {
-				more, err = w.Compact(false)
-			}
-			if err != nil {
-				b.Fatal(err)
-			}
-			used, held = used+processTime()-cpu, held+time.Since(start)
-			stop()
-		}
-		stored := int64(0)
-		for _, f := range w.manifest.Files {
-			stored += f.Bytes
-		}
-		b.ReportMetric(float64(used.Microseconds())/changes, "µs-cpu/change")
-		b.ReportMetric(changes/held.Seconds(), "changes/s")
-		b.ReportMetric(float64(peak.Load())/1e6, "MB-heap")
-		b.ReportMetric(float64(stored)/1e6, "MB-stored")
-		if err := w.Close(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func processTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// samplePeak raises peak to what the heap grows by until it is stopped.
-func samplePeak(peak *atomic.Uint64) (stop func()) {
-	ended, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		var s runtime.MemStats
-		runtime.ReadMemStats(&s)
-		for before := s.HeapInuse; ; runtime.ReadMemStats(&s) {
-			peak.Store(max(peak.Load(), max(s.HeapInuse, before)-before))
-			select {
-			case <-ended:
-				return
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
-	}()
-	return func() { close(ended); <-done }
 }

@@ -134,17 +134,3 @@ func TestValuesOfASecretAreSearchedInItsShownAnnotations(t *testing.T) {
 		}
 	}
 }
-
-// The object has as many equal beginnings of values as a writer of objects could plant.
-func BenchmarkCopySearch(b *testing.B) {
-	values := strings.Repeat(`{"name":"A","value":"hunter2hunter2-`+strings.Repeat("x", 20)+`"},`, 1000)
-	noise := strings.Repeat(`{"key":"hunter2hunter2","b":[1,2,3]},`, 5000)
-	body := []byte(`{"metadata":{"annotations":{"a":` + quoteJSON(b, `[`+noise+`1]`) + `}},"spec":{"env":[` + values + `{}]}}`)
-	r := redactorFor(b, Mask, "spec.env[*].value")
-	b.SetBytes(int64(len(body)))
-	for b.Loop() {
-		if _, _, err := r.redactBody(body, subject{resource: deployment}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

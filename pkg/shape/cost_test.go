@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
-	"github.com/kubecdc/kubecdc/pkg/format"
 )
 
 const width = 5000
@@ -113,95 +112,6 @@ func BenchmarkDefaultRule(b *testing.B) {
 					b.Fatal(one.Withheld)
 				}
 			}
-		})
-	}
-}
-
-// podLife returns the states of a Pod with two containers from its creation to its end, as the API server sends them without
-// managedFields: it starts, crashes once, gets an annotation twice, and is deleted.
-func podLife() (states [][]byte) {
-	container := func(name string) string {
-		env := `{"name":"POD_NAME","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.name"}}}`
-		for i := range 10 {
-			env += fmt.Sprintf(`,{"name":"SETTING_%d","value":"https://%s-%d.shop.svc.cluster.local:8443/v1"}`, i, name, i)
-		}
-		return `{"name":"` + name + `","image":"registry.example.com/shop/` + name + `:v1.27.3","ports":[{"name":"http","containerPort":8080,"protocol":"TCP"}],"env":[` + env +
-			`],"resources":{"limits":{"cpu":"500m","memory":"512Mi"},"requests":{"cpu":"100m","memory":"256Mi"}},"volumeMounts":[{"name":"config","readOnly":true,"mountPath":"/etc/config"},` +
-			`{"name":"kube-api-access-x7k2p","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"livenessProbe":{"httpGet":{"path":"/healthz","port":"http","scheme":"HTTP"},` +
-			`"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":3},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}`
-	}
-	condition := func(name, status, reason string, second int) string {
-		return fmt.Sprintf(`{"type":%q,"observedGeneration":1,"status":%q,"lastProbeTime":null,"lastTransitionTime":"2026-01-02T03:04:%02dZ"%s}`, name, status, second, reason)
-	}
-	unready := `,"reason":"ContainersNotReady","message":"containers with unready status: [web log]"`
-	const waiting = `{"waiting":{"reason":"ContainerCreating"}}`
-	running := func(second int) string {
-		return fmt.Sprintf(`{"running":{"startedAt":"2026-01-02T03:04:%02dZ"}}`, second)
-	}
-	status := func(name, state, last string, ready bool, restarts int) string {
-		return fmt.Sprintf(`{"name":%q,"state":%s,"lastState":%s,"ready":%t,"restartCount":%d,"image":"registry.example.com/shop/%s:v1.27.3",`+
-			`"imageID":"registry.example.com/shop/%s@sha256:0b159cd1ee1203dad901967ac55eee18c24da84ba3be384690304be93538bea8","containerID":"containerd://a4b%d","started":%t}`, name, state, last, ready, restarts, name, name, restarts, ready)
-	}
-	version := 4711
-	add := func(meta, spec, conditions, rest string) {
-		version++
-		states = append(states, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","generateName":"web-7d4b9c6f5-","namespace":"n","uid":"u","resourceVersion":"%d","generation":1,`+
-			`"creationTimestamp":"2026-01-02T03:04:05Z"%s,"labels":{"app":"web","pod-template-hash":"7d4b9c6f5"},"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-7d4b9c6f5",`+
-			`"uid":"r","controller":true,"blockOwnerDeletion":true}]},"spec":{"volumes":[{"name":"config","configMap":{"name":"web","defaultMode":420}}],"containers":[%s,%s]%s,"restartPolicy":"Always",`+
-			`"serviceAccountName":"web","tolerations":[{"key":"node.kubernetes.io/not-ready","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}]},"status":{%s"conditions":[%s]%s}}`,
-			version, meta, container("web"), container("log"), spec, `"observedGeneration":1,"phase":"Pending",`, conditions, rest))
-	}
-	const node = `,"nodeName":"ip-10-0-1-23.eu-central-1.compute.internal"`
-	scheduled := condition("PodScheduled", "True", "", 6)
-	both := func(initialized, ready string, second int) string {
-		return condition("PodReadyToStartContainers", initialized, "", map[string]int{"True": 8, "False": 7}[initialized]) + "," + condition("Initialized", "True", "", 6) + "," +
-			condition("Ready", map[bool]string{true: "True", false: "False"}[ready == ""], ready, second) + "," +
-			condition("ContainersReady", map[bool]string{true: "True", false: "False"}[ready == ""], ready, second) + "," + scheduled
-	}
-	rest := func(web, log string) string {
-		return `,"hostIP":"10.0.1.23","podIP":"10.1.2.3","podIPs":[{"ip":"10.1.2.3"}],"startTime":"2026-01-02T03:04:06Z","containerStatuses":[` + log + "," + web + `],"qosClass":"Burstable"`
-	}
-	add("", "", "", "")
-	add("", node, scheduled, "")
-	add("", node, both("False", unready, 7), rest(status("web", waiting, "{}", false, 0), status("log", waiting, "{}", false, 0)))
-	add("", node, both("True", unready, 8), rest(status("web", waiting, "{}", false, 0), status("log", running(8), "{}", true, 0)))
-	add("", node, both("True", "", 9), rest(status("web", running(9), "{}", true, 0), status("log", running(8), "{}", true, 0)))
-	const last = `{"terminated":{"exitCode":1,"reason":"Error","startedAt":"2026-01-02T03:04:10Z","finishedAt":"2026-01-02T03:04:11Z","containerID":"containerd://a4b0"}}`
-	log := status("log", running(8), "{}", true, 0)
-	add("", node, both("True", unready, 11), rest(status("web", last, "{}", false, 0), log))
-	add("", node, both("True", "", 12), rest(status("web", running(12), last, true, 1), log))
-	for _, annotations := range []string{`,"annotations":{"example.com/seen":"1"}`, `,"annotations":{"example.com/seen":"2"}`, `,"deletionTimestamp":"2026-01-02T03:05:05Z","deletionGracePeriodSeconds":30,"annotations":{"example.com/seen":"2"}`} {
-		add(annotations, node, both("True", "", 12), rest(status("web", running(12), last, true, 1), log))
-	}
-	return states
-}
-
-// BenchmarkChanged has the life of a Pod through a rule and the native format, and the bytes of what it lists as changed.
-// The ratio of values to paths is that of two runs side by side: -count=10.
-func BenchmarkChanged(b *testing.B) {
-	states := podLife()
-	for _, changed := range []string{changedNone, changedPaths, ChangedValues} {
-		b.Run(changed, func(b *testing.B) {
-			r, err := compileRule(Policy{Changed: changed}, Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.ReportAllocs()
-			var record []byte
-			listed := 0
-			for b.Loop() {
-				listed = 0
-				for i := range states[1:] {
-					c := *updatedTo(event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, "")
-					c.After = states[i+1]
-					if _, keep := r.shapeChange(&c, states[i], &objectFlags{}); !keep || c.Withheld != "" {
-						b.Fatal(c.Withheld)
-					}
-					listed += len(c.Changed)
-					record = format.AppendJSON(record[:0], &c)
-				}
-			}
-			b.ReportMetric(float64(listed)/float64(len(states)-1), "listed-B/change")
 		})
 	}
 }

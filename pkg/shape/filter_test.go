@@ -124,24 +124,6 @@ func FuzzFilters(f *testing.F) {
 	})
 }
 
-func BenchmarkFilter(b *testing.B) {
-	for name, expression := range map[string]string{"fact": `change.class != "status"`, "object": `object.metadata.name != "b"`} {
-		b.Run(name, func(b *testing.B) {
-			f, err := filter.Compile(expression, true)
-			if err != nil {
-				b.Fatal(err)
-			}
-			c := updatedTo(deployment, newObject(`{"x":"`+strings.Repeat("y", 8000)+`"}`, "{}"))
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := f.Matches(c, nil); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 func TestAFilterThatFailsQuotesNothingOfTheObject(t *testing.T) {
 	const body = `{"metadata":{"name":"hunter"},"spec":{"a":"hunter","b":[1],"c":{"hunter":1},"d":"9223372036854775807"}}`
 	for _, expression := range []string{

@@ -129,19 +129,6 @@ func TestNewObjectsAreNotMarked(t *testing.T) {
 	}
 }
 
-func BenchmarkSeal(b *testing.B) {
-	s, err := newSeal([]byte(oneKey), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	summary := strings.Repeat("x", 70)
-	var scratch []byte
-	b.ReportAllocs()
-	for b.Loop() {
-		s.sealSummary(&scratch, summary, emission{redaction: 7}, true)
-	}
-}
-
 // FuzzOpenSummary checks that openSummary inverts sealSummary, and returns nothing for any other input.
 func FuzzOpenSummary(f *testing.F) {
 	f.Add("\x01digests", true)

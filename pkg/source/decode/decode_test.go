@@ -300,29 +300,3 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkList(b *testing.B) {
-	page := []byte(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"42"},"items":[`)
-	for range 500 {
-		page = append(append(page, podJSON(1)...), ',')
-	}
-	page = append(page[:len(page)-1], "]}"...)
-	b.SetBytes(int64(len(page)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := podDecoder().List(bytes.NewReader(page), nil, func(*deltas.Object) error { return nil }); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkWatchEvents(b *testing.B) {
-	line := append(append([]byte(`{"type":"MODIFIED","object":`), podJSON(6)...), '}', '\n')
-	stream := bytes.Repeat(line, 64)
-	b.SetBytes(int64(len(line)))
-	b.ReportAllocs()
-	for done := 0; done < b.N; {
-		got, _ := objectNames(podDecoder(), bytes.NewReader(stream))
-		done += len(got)
-	}
-}
