@@ -174,7 +174,7 @@ func must(t *testing.T, err error) {
 
 // kafkaLane returns how to open a sink with one lane to a topic with the limit.
 func kafkaLane(t *testing.T) func(load, *answers) sinks.Sink {
-	w := newCluster(t, 1, 1)
+	w := newCluster(t, 1)
 	quiet := slog.New(slog.DiscardHandler)
 	next := 0
 	return func(l load, a *answers) sinks.Sink {

@@ -38,9 +38,8 @@ import (
 func TestMain(m *testing.M) { leaks.Main(m) }
 
 const (
-	topicCount   = 10
-	failingTopic = "unhealthy.t9"
-	waitTimeout  = 5 * time.Minute
+	topicCount  = 10
+	waitTimeout = 5 * time.Minute
 	// maxRejections is how many changes a topic that rejects everything turns into dead letters.
 	maxRejections = 20
 )
@@ -101,9 +100,10 @@ func (s sinkJournal) Settle(ctx context.Context, c event.Cursor, dead []event.De
 	return s.Journal.Settle(ctx, "kafka", c, dead)
 }
 
-// cluster is one or more brokers with ten topics, and a journal and a pipeline that deliver to them.
+// cluster is one or more brokers with ten topics of a scenario, and a journal and a pipeline that deliver to them.
 type cluster struct {
 	t             *testing.T
+	topic         string // how the names of the topics begin
 	client        *kafkago.Client
 	brokers       broker.Brokers
 	proxies       []*wire.Wire // to each broker
@@ -117,12 +117,18 @@ type cluster struct {
 
 var smallBody = []byte(`{"kind":"Pod","spec":"` + strings.Repeat("kubecdc", 150) + `"}`)
 
+// of returns the same brokers with other topics, so many of which fail.
+func (w *cluster) of(t *testing.T, topic string, failing int) *cluster {
+	return &cluster{t: t, topic: topic, client: w.client, brokers: w.brokers, proxies: w.proxies, failingTopics: failing,
+		body: func(int) []byte { return smallBody }}
+}
+
 // newCluster starts so many brokers, each behind a proxy of its own. The last one leads the failing topics.
-func newCluster(t *testing.T, brokers, failing int) *cluster {
+func newCluster(t *testing.T, brokers int) *cluster {
 	t.Helper()
 	require.Integration(t)
 	require.Program(t, "java", "install Java 17 or later")
-	w := &cluster{t: t, failingTopics: failing, body: func(int) []byte { return smallBody }}
+	w := &cluster{t: t}
 	for range brokers {
 		road, err := wire.New(0)
 		w.mustSucceed(err)
@@ -167,7 +173,10 @@ func (w *cluster) mustSucceed(err error) {
 }
 
 // topicName names one of the topics.
-func topicName(i int) string { return fmt.Sprint("unhealthy.t", i) }
+func (w *cluster) topicName(i int) string { return fmt.Sprint(w.topic, ".t", i) }
+
+// failingTopic names the last of the topics.
+func (w *cluster) failingTopic() string { return w.topicName(topicCount - 1) }
 
 // createTopic creates a topic of one partition on the broker that will lead it.
 func (w *cluster) createTopic(i int) {
@@ -176,12 +185,12 @@ func (w *cluster) createTopic(i int) {
 	if i < topicCount-w.failingTopics {
 		leader = 1 + i%max(1, leader-1)
 	}
-	request := kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: topicName(i), NumPartitions: -1, ReplicationFactor: -1,
+	request := kafkago.CreateTopicsRequest{Topics: []kafkago.TopicConfig{{Topic: w.topicName(i), NumPartitions: -1, ReplicationFactor: -1,
 		ReplicaAssignments: []kafkago.ReplicaAssignment{{Partition: 0, Replicas: []int{leader}}},
 		ConfigEntries:      []kafkago.ConfigEntry{{ConfigName: "min.insync.replicas", ConfigValue: "1"}}}}}
 	w.awaitCondition("the topic is created", func() bool { // an overloaded broker may be unreachable for a moment
 		r, err := w.client.CreateTopics(w.t.Context(), &request)
-		return err == nil && (r.Errors[topicName(i)] == nil || errors.Is(r.Errors[topicName(i)], kafkago.TopicAlreadyExists))
+		return err == nil && (r.Errors[w.topicName(i)] == nil || errors.Is(r.Errors[w.topicName(i)], kafkago.TopicAlreadyExists))
 	})
 }
 
@@ -190,9 +199,9 @@ func (w *cluster) growFailingTopic() {
 	w.t.Helper()
 	w.awaitCondition("the topic has grown", func() bool { // the client may ask the stopped broker first
 		r, err := w.client.CreatePartitions(w.t.Context(), &kafkago.CreatePartitionsRequest{Topics: []kafkago.TopicPartitionsConfig{{
-			Name: failingTopic, Count: 3, TopicPartitionAssignments: []kafkago.TopicPartitionAssignment{{BrokerIDs: []int32{1}}, {BrokerIDs: []int32{2}}},
+			Name: w.failingTopic(), Count: 3, TopicPartitionAssignments: []kafkago.TopicPartitionAssignment{{BrokerIDs: []int32{1}}, {BrokerIDs: []int32{2}}},
 		}}})
-		return err == nil && (r.Errors[failingTopic] == nil || errors.Is(r.Errors[failingTopic], kafkago.InvalidPartitionNumber)) // it has three
+		return err == nil && (r.Errors[w.failingTopic()] == nil || errors.Is(r.Errors[w.failingTopic()], kafkago.InvalidPartitionNumber)) // it has three
 	})
 }
 
@@ -201,7 +210,7 @@ func (w *cluster) setMaxMessageBytes(bytes string) {
 	w.t.Helper()
 	w.awaitCondition("the topic is altered", func() bool {
 		r, err := w.client.IncrementalAlterConfigs(w.t.Context(), &kafkago.IncrementalAlterConfigsRequest{Resources: []kafkago.IncrementalAlterConfigsRequestResource{{
-			ResourceType: kafkago.ResourceTypeTopic, ResourceName: failingTopic,
+			ResourceType: kafkago.ResourceTypeTopic, ResourceName: w.failingTopic(),
 			Configs: []kafkago.IncrementalAlterConfigsRequestConfig{{Name: "max.message.bytes", Value: bytes, ConfigOperation: kafkago.ConfigOperationSet}},
 		}}})
 		return err == nil && r.Resources[0].Error == nil
@@ -213,7 +222,7 @@ func (w *cluster) denyOperation(operation kafkago.ACLOperationType) {
 	w.t.Helper()
 	w.awaitCondition("the right is taken away", func() bool {
 		r, err := w.client.CreateACLs(w.t.Context(), &kafkago.CreateACLsRequest{ACLs: []kafkago.ACLEntry{{
-			ResourceType: kafkago.ResourceTypeTopic, ResourceName: failingTopic, ResourcePatternType: kafkago.PatternTypeLiteral,
+			ResourceType: kafkago.ResourceTypeTopic, ResourceName: w.failingTopic(), ResourcePatternType: kafkago.PatternTypeLiteral,
 			Principal: "User:ANONYMOUS", Host: "*", Operation: operation, PermissionType: kafkago.ACLPermissionTypeDeny,
 		}}})
 		return err == nil && errors.Join(r.Errors...) == nil
@@ -226,7 +235,7 @@ func (w *cluster) hideTopic() {
 	w.t.Helper()
 	w.denyOperation(kafkago.ACLOperationTypeDescribe)
 	w.awaitCondition("the topic is hidden", func() bool {
-		_, err := w.readPartitions(failingTopic)
+		_, err := w.readPartitions(w.failingTopic())
 		return errors.Is(err, kafkago.TopicAuthorizationFailed)
 	})
 }
@@ -252,7 +261,7 @@ func (w *cluster) removeACLs() {
 	w.t.Helper()
 	w.awaitCondition("the rights are back", func() bool {
 		r, err := w.client.DeleteACLs(w.t.Context(), &kafkago.DeleteACLsRequest{Filters: []kafkago.DeleteACLsFilter{{
-			ResourceTypeFilter: kafkago.ResourceTypeTopic, ResourceNameFilter: failingTopic, ResourcePatternTypeFilter: kafkago.PatternTypeLiteral,
+			ResourceTypeFilter: kafkago.ResourceTypeTopic, ResourceNameFilter: w.failingTopic(), ResourcePatternTypeFilter: kafkago.PatternTypeLiteral,
 			PrincipalFilter: "User:ANONYMOUS", HostFilter: "*", Operation: kafkago.ACLOperationTypeAny, PermissionType: kafkago.ACLPermissionTypeAny,
 		}}})
 		return err == nil && r.Results[0].Error == nil
@@ -265,7 +274,7 @@ func (w *cluster) startPipeline(log *slog.Logger) {
 	j, err := journal.Open(journal.Options{Dir: w.t.TempDir(), Declaration: journal.Declaration{Sinks: []string{"kafka"}}, Logger: slog.New(slog.DiscardHandler)})
 	w.mustSucceed(err)
 	w.journal = j
-	s, err := kafka.New(kafka.Config{Brokers: []string{w.client.Addr.String()}, Topic: "unhealthy.{namespace}"}, format.JSON, log)
+	s, err := kafka.New(kafka.Config{Brokers: []string{w.client.Addr.String()}, Topic: w.topic + ".{namespace}"}, format.JSON, log)
 	w.mustSucceed(err)
 	w.sink = &countingSink{Sink: s, t: w.t, last: map[string]uint64{}}
 	messages, bytes := s.BatchLimits()
@@ -382,7 +391,7 @@ type scenario struct {
 
 func TestOneFailingTopicOfTenCostsTheOthersNothing(t *testing.T) {
 	require.Long(t)
-	rights := []string{"grant WRITE and DESCRIBE"}
+	w, rights := newCluster(t, 1), []string{"grant WRITE and DESCRIBE"}
 	for _, s := range []scenario{
 		{name: "missing", reasons: []string{"does not exist"}, prepare: func(*cluster) {}, end: func(w *cluster) { w.createTopic(topicCount - 1) }},
 		{
@@ -399,14 +408,14 @@ func TestOneFailingTopicOfTenCostsTheOthersNothing(t *testing.T) {
 		},
 	} {
 		s.topics = 1
-		t.Run(s.name, func(t *testing.T) { runScenario(t, newCluster(t, 1, s.topics), s) })
+		t.Run(s.name, func(t *testing.T) { runScenario(t, w, s) })
 	}
 }
 
 func TestOneFailingBrokerOfThreeCostsTheOthersNothing(t *testing.T) {
 	require.Long(t)
 	const soon = 2 * time.Second
-	away := []string{"does not answer", "Leader Not Available"}
+	w, away := newCluster(t, 3), []string{"does not answer", "Leader Not Available"}
 	for _, s := range []scenario{
 		{name: "frozen", topics: 3, reasons: away, start: func(w *cluster) { w.mustSucceed(w.failingBroker().Process().Freeze()) }, end: func(w *cluster) { w.mustSucceed(w.failingBroker().Process().Resume()) }, recoveryTime: soon},
 		{name: "killed", topics: 3, reasons: away, start: func(w *cluster) { w.mustSucceed(w.failingBroker().Kill()) }, end: func(w *cluster) { w.mustSucceed(w.failingBroker().Restart(w.t.Context())) }, recoveryTime: soon},
@@ -417,7 +426,7 @@ func TestOneFailingBrokerOfThreeCostsTheOthersNothing(t *testing.T) {
 		{name: "slow by 2 s", topics: 3, slow: true, start: func(w *cluster) { w.proxies[2].Delay(time.Second) }, end: func(w *cluster) { w.proxies[2].Delay(0) }, recoveryTime: 2 * soon},
 		{name: "throttled", topics: 1, slow: true, prepare: (*cluster).enlargeAndLimit, end: func(w *cluster) { w.setQuota(0, true) }},
 	} {
-		t.Run(s.name, func(t *testing.T) { runScenario(t, newCluster(t, 3, s.topics), s) })
+		t.Run(s.name, func(t *testing.T) { runScenario(t, w, s) })
 	}
 }
 
@@ -462,7 +471,9 @@ func sumCounts(counts []int64) (all int64) {
 	return all
 }
 
-func runScenario(t *testing.T, w *cluster, s scenario) {
+// runScenario plays a failure on the brokers, with topics of its own.
+func runScenario(t *testing.T, on *cluster, s scenario) {
+	w := on.of(t, strings.ReplaceAll(s.name, " ", "-"), s.topics)
 	duration, rate, full := runSize(t)
 	well := topicCount - s.topics
 	for i := range well {
