@@ -8,7 +8,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
-// lagWorld is a source of audit events whose clock is off, before a matcher.
+// lagWorld is a source of audit events with a clock that is off, before a matcher.
 type lagWorld struct {
 	*Matcher
 	n   uint64

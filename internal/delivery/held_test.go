@@ -13,7 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
-// TestAHeldLaneWaitsAloneAndSkipsWhatItTurnsOutToHold holds a lane whose delivered changes become known later only.
+// TestAHeldLaneWaitsAloneAndSkipsWhatItTurnsOutToHold holds a lane of which the delivered changes become known later only.
 func TestAHeldLaneWaitsAloneAndSkipsWhatItTurnsOutToHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to laneRecorder

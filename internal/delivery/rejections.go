@@ -29,7 +29,7 @@ const (
 	// rejectionMemory is how long the rejections of a destination that gives no answer are remembered.
 	rejectionMemory = 24 * time.Hour
 
-	// maxStoredDestinations bounds the destinations whose answers are stored with the cursor.
+	// maxStoredDestinations bounds how many destinations have answers that are stored with the cursor.
 	maxStoredDestinations = 1000
 )
 

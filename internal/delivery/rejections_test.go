@@ -161,8 +161,8 @@ func TestWhatIsAcceptableArrivesWhateverShareIsRejected(t *testing.T) {
 	}
 }
 
-// TestANewDestinationThatRejectsMuchGetsTheRest has one lane whose first acceptable change is far behind what one batch
-// holds, and a destination that has accepted nothing before. One kind of sink may look ahead, for the other one the
+// TestANewDestinationThatRejectsMuchGetsTheRest has one lane, of which the first acceptable change is far behind what one
+// batch holds, and a destination that has accepted nothing before. One kind of sink may look ahead, for the other one the
 // destination announces what it accepts.
 func TestANewDestinationThatRejectsMuchGetsTheRest(t *testing.T) {
 	for _, stateful := range []bool{false, true} {
@@ -178,7 +178,7 @@ func newSelectiveDestination(t *testing.T, percent, from uint64) *selectiveDesti
 	return &selectiveDestination{t: t, percent: percent, from: from, accepted: map[uint64]bool{}, last: map[sinks.Lane]uint64{}}
 }
 
-// announcingSink is a statefulSink whose destination announces what it accepts.
+// announcingSink is a statefulSink of a destination that announces what it accepts.
 type announcingSink struct {
 	*statefulSink
 	check func(sinks.Message) error

@@ -335,7 +335,7 @@ func markBroken(fsys vfs.FS, dir, reason string) error {
 	return writeMarker(fsys, dir, brokenMarker, reason)
 }
 
-// writeMarker writes a file in a store, whose presence means something.
+// writeMarker writes a file in a store that means something by being there.
 func writeMarker(fsys vfs.FS, dir, name, content string) error {
 	f, err := fsys.Create(fsys.PathJoin(dir, name), vfs.WriteCategoryUnspecified)
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 
 const webConfigMaps = "resources: [{select: [configmaps], namespaces: {include: [web]}}]\n"
 
-// TestRewrittenTokenFileIsReloaded is how a Pod gets new tokens of its service account: the first one is taken back while the
-// exporter runs, and all connections end, since a watch that is open needs no token. What else may be replaced is tried in
-// pkg/source/apiserver.
+// TestRewrittenTokenFileIsReloaded is how a Pod gets new tokens of its service account: the first one is taken back while
+// the exporter runs, and all connections end, since a watch that is open needs no token. What else may be replaced is
+// tried in pkg/source/apiserver.
 func TestRewrittenTokenFileIsReloaded(t *testing.T) {
 	l := newTokens(t)
 	file := filepath.Join(l.dir, "token")

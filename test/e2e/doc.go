@@ -11,7 +11,7 @@
 //   - internal/exporter builds and runs the program under test.
 //
 // KUBECDC_E2E_RACE=1 builds the exporter with the race detector. KUBECDC_E2E_SEED replays the random moments of a run, which
-// prints its seed. KUBECDC_E2E_CHANGES=50000 and KUBECDC_E2E_START_OBJECTS=100000 run at full size what is small in the
-// pipeline, and so do KUBECDC_E2E_FAILOVERS=50, KUBECDC_E2E_RATE=2000 (writes a second at most) and, on buses of three
-// servers each, KUBECDC_E2E_REPLICAS=3.
+// prints its seed. KUBECDC_E2E_CHANGES=50000 runs at full size what is small in the pipeline, and so do
+// KUBECDC_E2E_FAILOVERS=50, KUBECDC_E2E_RATE=2000 (writes a second at most) and, on buses of three servers each,
+// KUBECDC_E2E_REPLICAS=3.
 package e2e

@@ -41,7 +41,7 @@ func (o *requestOptions) outcome(verb, subresource string) Outcome {
 	return Stored
 }
 
-// outcomeByBody returns the outcome of a request whose body decides, or may decide.
+// outcomeByBody returns the outcome of a request of which the body decides, or may decide.
 func (o *requestOptions) outcomeByBody() Outcome {
 	switch {
 	case o.hasBody && o.bodyDry, !o.hasBodies && o.noted == "true":

@@ -202,8 +202,8 @@ func TestAWindowThatArrivesInPiecesIsNotDuplicated(t *testing.T) {
 	}
 }
 
-// TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly: the others do not wait until it can be fenced and read, and no transaction
-// has its partition meanwhile, which would not end.
+// TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly: the others do not wait until it can be fenced and read, and no
+// transaction has its partition meanwhile, which would not end.
 func TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly(t *testing.T) {
 	t.Parallel()
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(2), kfake.SeedTopics(2, topicA))
