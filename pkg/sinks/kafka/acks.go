@@ -164,7 +164,7 @@ func lowestOffset(a, b uint64) uint64 {
 }
 
 // isOfOthers reports whether other processes have published what lies between the mark before and this one.
-func (m ackMark) isOfOthers() bool { return m.origin.Producer == cluster.NoID }
+func (m ackMark) isOfOthers() bool { return m.last == 0 && m.origin.Producer == cluster.NoID }
 
 // newestMark returns the newest mark; nil if there is none.
 func (p *partitionAcks) newestMark() *ackMark {

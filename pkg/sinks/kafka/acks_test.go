@@ -471,9 +471,10 @@ func TestALossCountsWhatOthersHadPublished(t *testing.T) {
 	t.Parallel()
 	of := ackPlace{cluster.Partition{Topic: topicA}, cluster.TopicShape{ID: protocol.TopicID{1}, Partitions: 1}, 1}
 	a := &ackLog{partitions: map[cluster.Partition]*partitionAcks{}}
-	acknowledge := func(first uint64, base int64, records int) {
+	acknowledge := func(first uint64, base int64, records int) { // in batches without numbers
 		offsets := []uint64{first, first + uint64(records) - 1}
-		a.recordAck(of, &inFlightBatch{offsets: offsets, records: records, written: connection.Written{BaseOffset: base}}, record.ProducerSequence{})
+		a.recordAck(of, &inFlightBatch{offsets: offsets, records: records, written: connection.Written{BaseOffset: base}},
+			record.ProducerSequence{Producer: cluster.NoID, Epoch: -1, Sequence: -1})
 	}
 	acknowledge(1, 0, 100)
 	a.recordPosition(of, 150, false)
