@@ -237,14 +237,17 @@ func TestAFrozenBrokerAtARestartStopsItsOwnLanesOnly(t *testing.T) {
 	resume := freezeBroker(t, c, 1)
 	newer := openSink(t, cfg)
 	restoreState(t, newer, k, 40)
-	var waiting sync.WaitGroup
-	waiting.Go(func() { publish(newer, 1, 5, 40) })
+	failed := make(chan error, 1)
+	go func() {
+		_, err := newer.Publish(t.Context(), laneName(topicA, 1, 2), pods("p1", 5, 40))
+		failed <- err
+	}()
 	publish(newer, 0, 5, 40)
-	if fenced.Load() {
-		t.Error("a partition is fenced whose leader does not answer")
+	if err := <-failed; err == nil || fenced.Load() {
+		t.Errorf("the leader does not answer: %v, fenced: %t", err, fenced.Load())
 	}
 	resume()
-	waiting.Wait()
+	publish(newer, 1, 5, 40)
 	if !fenced.Load() {
 		t.Error("the partition was not fenced: the test shows nothing")
 	}
