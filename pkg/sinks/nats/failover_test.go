@@ -295,6 +295,34 @@ func TestFailoversWhileStreamLeadersDieLoseRepeatAndReorderNothing(t *testing.T)
 	t.Logf("%d versions", mustBeContinuous(t, js, "K8S"))
 }
 
+func TestARecreatedFencedStreamIsRefilledByItsOwner(t *testing.T) {
+	server := startServer(t, "")
+	js, cfg := connectClient(t, server.URL()), testConfig(server.URL())
+	older := startFencedPublisher(t, cfg, "one")
+	mustPublish(t, older.sink, newPod("web", 1))
+	owner := startFencedPublisher(t, cfg, "two")
+	mustPublish(t, owner.sink, newPod("web", 2), newPod("web", 3))
+	if err := js.DeleteStream(t.Context(), "K8S"); err != nil {
+		t.Fatal(err)
+	}
+	var lost *sinks.LostError
+	for begun, err := time.Now(), error(nil); !errors.As(err, &lost); _, err = publishChanges(t, owner.sink, newPod("web", 4)) {
+		if time.Since(begun) > testTimeout {
+			t.Fatalf("the loss was not detected: %v", err)
+		}
+	}
+	_, err := publishChanges(t, older.sink, newPod("web", 4))
+	mustBeDeposedBy(t, err, "two")
+	if err := owner.sink.RestoreState(owner.sink.State(0), 4, nil); err != nil {
+		t.Fatal(err)
+	}
+	if places := owner.sink.LaneProgress(); places[singleLane] > 2 {
+		t.Errorf("the lane starts at %d", places[singleLane])
+	}
+	mustPublish(t, owner.sink, newPod("web", 1), newPod("web", 2))
+	mustHoldVersions(t, js, 2)
+}
+
 // The exporter has renewed its claim, as in a recreated stream, and the answer was lost.
 func TestAnExporterIsNotDeposedByItself(t *testing.T) {
 	server := startServer(t, "")
