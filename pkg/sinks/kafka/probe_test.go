@@ -3,18 +3,12 @@ package kafka
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/format"
-	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
@@ -38,46 +32,6 @@ func pingUntilReady(t *testing.T, s *Sink) {
 		}
 		<-pause.C
 	}
-}
-
-func TestPingReportsThatKafkaIsUnreachable(t *testing.T) {
-	t.Parallel()
-	for _, topic := range []string{topicA, "k8s.{group}.{resource}"} {
-		cut, _, brokers := startCuttableCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(2, topicA))
-		s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topic, RequestTimeout: lateTimeout})
-		for range 2 { // before and after it was reachable
-			cut.setDown(true)
-			var away *sinks.UnavailableError
-			if err := s.Ping(t.Context()); !errors.As(err, &away) || !strings.Contains(away.Reason, "no broker of "+brokers[0]) {
-				t.Errorf("%s: %v", topic, err)
-			}
-			cut.setDown(false)
-			pingUntilReady(t, s)
-		}
-	}
-}
-
-func TestPingReportsThatTheTopicIsMissing(t *testing.T) {
-	t.Parallel()
-	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
-	s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA})
-	if err := s.Ping(t.Context()); !errors.Is(err, kafka.UnknownTopicOrPartition) || condition.ProblemOf(err, "").Code != condition.SinkTargetMissing || !strings.Contains(err.Error(), `topic "k8s.core.pods" does not exist`) {
-		t.Error(err)
-	}
-	createTopic(t, brokers, topicA, 2)
-	pingUntilReady(t, s)
-}
-
-func TestPingReportsThatTheTopicIsForbidden(t *testing.T) {
-	t.Parallel()
-	c, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
-	s, _ := openSinkWithLog(t, Config{Brokers: brokers, Topic: topicA})
-	fault := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Err: kerr.TopicAuthorizationFailed, Count: -1})
-	if err := s.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "grant WRITE and DESCRIBE") {
-		t.Error(err)
-	}
-	fault.Remove()
-	pingUntilReady(t, s)
 }
 
 func TestATopicIsThereBeforeTheFirstChangeIfItsNameIsFixed(t *testing.T) {

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -18,17 +16,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
-
-func createTopic(t testing.TB, brokers []string, topic string, partitions int) {
-	t.Helper()
-	withClient(t, brokers, func(ctx context.Context, c *kafka.Client) error {
-		r, err := c.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: topic, NumPartitions: partitions, ReplicationFactor: 1}}})
-		if err != nil {
-			return err
-		}
-		return r.Errors[topic]
-	})
-}
 
 // objects are versions from to (exclusive) of each of n pods, interleaved, with ascending offsets.
 func objects(n, from, to int) []sinks.Message {
@@ -99,7 +86,7 @@ func TestChangesOfAWaitingLaneGoToTheirPartitionsInOrder(t *testing.T) {
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	waits := laneOf(t, s, pod("o0", 1))
-	createTopic(t, brokers, topicA, 4)
+	createTopicWhenDeleted(t, brokers, topicA, 4)
 	c.Fault(produceFault(kerr.RequestTimedOut)) // of the first partition that is tried; applied
 	publishUntilAccepted(t, s, waits, objects(n, 1, 10))
 
@@ -139,7 +126,7 @@ func TestAWatermarkOfAWaitingLaneGoesToEveryPartition(t *testing.T) {
 	if err != nil || len(lanes) != 1 || !s.StandsForSeveral(lanes[0]) {
 		t.Fatalf("before the partitions are known the lanes are %v: %v", lanes, err)
 	}
-	createTopic(t, brokers, topicA, partitions)
+	createTopicWhenDeleted(t, brokers, topicA, partitions)
 	c.Fault(produceFault(kerr.RequestTimedOut)) // of the first partition that is tried; applied
 	messages := objects(before, 1, 2)
 	messages = append(messages, sinks.Message{Offset: messages[len(messages)-1].Offset + 1, Change: mark})
@@ -174,7 +161,7 @@ func TestARejectionInAWaitingLaneNamesItsMessage(t *testing.T) {
 	c, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	s := openSink(t, Config{Brokers: brokers, Topic: topicA})
 	waits := laneOf(t, s, pod("o0", 1))
-	createTopic(t, brokers, topicA, 3)
+	createTopicWhenDeleted(t, brokers, topicA, 3)
 	messages := objects(9, 1, 2)
 	c.Fault(produceFault(kerr.InvalidRecord))
 	var dead []uint64

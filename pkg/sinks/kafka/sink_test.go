@@ -466,17 +466,6 @@ func TestACreatedTopicThatNoBrokerKnowsYetIsNotToBeCreatedByHand(t *testing.T) {
 	laneOf(t, s, pod("a", 1))
 }
 
-func TestATopicDeletedMeanwhileIsRecreated(t *testing.T) {
-	t.Parallel()
-	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
-	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CreateTopics: CreateTopics{Enabled: true, Partitions: 1, ReplicationFactor: 1}})
-	lane := laneOf(t, s, pod("a", 1))
-	mustPublish(t, s, lane, pods("a", 1, 5))
-	deleteTopic(t, brokers, topicA)
-	publishUntilAccepted(t, s, lane, pods("a", 5, 9))
-	wantVersions(t, readTopics(t, brokers, topicA), 5, 9)
-}
-
 func TestAnUnknownLaneIsAnError(t *testing.T) {
 	t.Parallel()
 	_, _, s, _ := openSingleLane(t)

@@ -246,7 +246,7 @@ func testRecreatedState(t *testing.T, b *broker.Broker, name string) {
 	owner.claim()
 	owner.write(entry("a", "2"))
 	deleteTopic(t, b.Brokers(), name)
-	createTopic(t, b.Brokers(), name, 1)
+	createTopicWhenDeleted(t, b.Brokers(), name, 1)
 	alterTopic(t, b.Brokers(), name, "cleanup.policy", "compact")
 
 	awaitRefusal[*sinks.DeposedError](former, entry("a", "late"))

@@ -192,8 +192,8 @@ func TestAFailoverUsesATopicAsItIsNow(t *testing.T) {
 	_, brokers := startFakeCluster(t, kfake.NumBrokers(1))
 	const before, now = 6, 3
 	cfg := Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff}
-	createTopic(t, cfg.Brokers, topicA, before)
-	createTopic(t, cfg.Brokers, "k8s.deleted", 2)
+	createTopicWhenDeleted(t, cfg.Brokers, topicA, before)
+	createTopicWhenDeleted(t, cfg.Brokers, "k8s.deleted", 2)
 	older, state := openSink(t, cfg), replicatedLanes{}
 	state.takeOver(t, older)
 	former := append(topicLanes(topicA, before), topicLanes("k8s.deleted", 2)...)

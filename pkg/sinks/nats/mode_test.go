@@ -180,12 +180,6 @@ func TestABucketWithAnotherWriterHoldsTheNewestValueAndReportsThatWriter(t *test
 	}
 }
 
-func TestAStreamThatIsNoBucketIsAnError(t *testing.T) {
-	server := startServer(t, "")
-	createStream(t, connectClient(t, server.URL()), jetstream.StreamConfig{Name: "KV_objects", Subjects: []string{"$KV.objects.>"}})
-	mustBeUnavailable(t, openSink(t, bucketConfig(server.URL()), discardLog), newPod("web", 1), `stream "KV_objects" is no key-value bucket`)
-}
-
 // subscriber records the messages that an ordinary subscriber receives. It reconnects after the server was away.
 type subscriber struct {
 	nc       *nats.Conn
