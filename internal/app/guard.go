@@ -331,9 +331,8 @@ func (p *protection) matchPaths(
 	}
 	for _, t := range p.typesOf(r) {
 		if t.Scope.Resource == resource || t.Next == resource {
-			scope := t.Scope
-			scope.Resource = resource
-			checker.sample(ctx, scope, counter)
+			t.Scope.Resource = resource
+			checker.sample(ctx, t.Scope, counter)
 		}
 	}
 	return counter, nil
@@ -374,6 +373,7 @@ func (p *protection) evaluate(r *protectedRule) (matches bool) {
 		r.reason = reason
 		close(r.changed)
 		r.changed = make(chan struct{})
+		p.requestCheck() // and the next ones soon, while a path is absent
 	}
 	return reason == ""
 }

@@ -132,6 +132,9 @@ func TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter(t *testing.T) {
 		t.Errorf("an unchanged definition: %v", err)
 	}
 	_, revoked := p.heldBy(0)
+	for len(p.wake) > 0 {
+		<-p.wake
+	}
 	verify := p.BeginRequest(vaults)
 	d.set(definedBy(2, "tokens"), "")
 	if err := verify(t.Context()); !errors.As(err, new(*source.HeldError)) || !strings.Contains(err.Error(), `did you mean "spec.tokens"`) {
@@ -141,6 +144,9 @@ func TestAResponseIsVerifiedByTheDefinitionBeforeAndAfter(t *testing.T) {
 	case <-revoked:
 	default:
 		t.Error("other scopes of the rule go on")
+	}
+	if len(p.wake) == 0 {
+		t.Error("a mended definition would be noticed after ten minutes")
 	}
 	verify = p.BeginRequest(vaults)
 	d.set(definedBy(3, "token"), "")
