@@ -6,9 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
 	"github.com/kubecdc/kubecdc/test/parts/require"
 )
@@ -148,17 +146,4 @@ func (u *user) createConfigMap(t *testing.T, name, more string) answerHead {
 // addedID returns the end of the ID of the record of a create, from the UID on.
 func addedID(h answerHead) string {
 	return "e2e/" + h.Metadata.UID + "/" + h.Metadata.ResourceVersion + "/added"
-}
-
-// awaitAuthor waits until the create of an object has this author.
-func (a *audited) awaitAuthor(h answerHead, user string) {
-	a.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; await.Pause(a.t, lookEvery) {
-		switch name := a.authorsByID(a.readRecords())[addedID(h)]; {
-		case name == user:
-			return
-		case name != "" || time.Now().After(deadline):
-			a.t.Fatalf("the author of %s is %q, want %q", h.Metadata.Name, name, user)
-		}
-	}
 }
