@@ -137,7 +137,7 @@ var statements = map[string]map[string]string{
 		"| `namespaces`":              "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
 		"| `types` `classes`":         "internal/app/routing_test.go TestRoutesOfTheConfigurationAreFollowed",
 		"| `filter` | a CEL":          "route_test.go TestTheFirstRouteThatMatchesDecides; internal/config/config_test.go TestEveryBadFileGetsItsMessage",
-		"All keys that a route":       "route_test.go TestTheFirstRouteThatMatchesDecides; pkg/sinks/nats/faults_test.go TestAStreamWithoutARoutedSubjectIsAnErrorWithARemedy; pkg/sinks/nats/faults_test.go TestMessagesGoToTheSubjectsTheyAreRoutedTo",
+		"All keys that a route":       "route_test.go TestTheFirstRouteThatMatchesDecides; pkg/sinks/nats/faults_test.go TestAStreamWithoutARoutedSubjectIsAnErrorWithARemedy; pkg/sinks/nats/contract_test.go TestBatchesKeepTheContract",
 		"- **Dropped changes are not": "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
 		"- **To drop permanently":     advice,
 		"- **Order holds within":      "test/e2e/routes_test.go TestRoutesSendAndDropThroughRestarts",
