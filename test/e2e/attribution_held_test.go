@@ -91,7 +91,15 @@ func TestAChangeOfRBACComesWithItsAuthor(t *testing.T) {
 
 	relay.setMangle(passAll)
 	a.holdRoles("1ms")
-	followed := a.awaitRecords(a.createRole(4, 4), 2)
+	relay.setMangle(func(l *auditRelay, all []json.RawMessage) []json.RawMessage { // so that its event is not there before it
+		l.held = append(l.held, all...)
+		return nil
+	})
+	role = a.createRole(4, 4)
+	a.awaitRecords(role, 1)
+	relay.setMangle(passAll)
+	a.newUser(2).mustDo(t, "POST", "/api/v1/namespaces/busy-0/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"after"}}`)
+	followed := a.awaitRecords(role, 2)
 	by, _ := followed[1]["by"].(map[string]any)
 	if fmt.Sprint(followed[0]["by"]) != "map[unknown:wait]" || followed[1]["type"] != "attributed" || by["user"] != writer(4) {
 		t.Errorf("%v", followed)
