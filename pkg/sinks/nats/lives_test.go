@@ -48,8 +48,8 @@ type streamLives struct {
 	state   *natsserver.Server // has the replicated state
 	batches bool
 	copied  bool
-	// renewed: it is another stream than at first. Then no other client writes: a stream has no identity but its numbers, and one
-	// that others have filled beyond what was acknowledged in the stream before it is not told from that.
+	// renewed: it is another stream than at first. Then no other client writes: only numbers are compared, and a stream that
+	// others have filled beyond what was acknowledged in the one before is taken for that.
 	renewed bool
 }
 
