@@ -90,7 +90,7 @@ const (
 // flight before, or where the replicated state has the progress of other processes.
 type ackMark struct {
 	first      uint64 // lowest offset in the journal of the messages between the mark before and this one; 0: none
-	last       uint64 // offset in the journal of the message before the mark; 0: it is that of a tail
+	last       uint64 // offset in the journal of the message before the mark; 0: it is that of a tail, or of others
 	partitions int    // that the topic had for the lane
 	origin     protocol.Origin
 	begunAt    time.Time // zero: by an earlier process
