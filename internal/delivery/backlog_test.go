@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func checkSums(t *testing.T, b *backlog) {
 		want.window.used += int64(u.size)
 	}
 	for name, l := range b.lanes.byName {
-		copied := lane{state: l.state, lagsFrom: l.lagsFrom}
+		copied := lane{state: l.state, lagsFrom: l.lagsFrom, drainedAt: l.drainedAt}
 		want.updateMembership(&copied)
 		size := int64(0)
 		for _, e := range l.queue.pendingEntries() {
@@ -160,17 +161,45 @@ func TestALaneInSteadyFlowAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestNewLanesBeginWhereAllOldOnesHaveGotTo: a crash at any moment needs no other knowledge than the positions of lanes.
+func TestNewLanesBeginWhereAllOldOnesHaveGotTo(t *testing.T) {
+	b := newBacklog("", 1<<20, event.Cursor{}, nil)
+	records := changesIn("a", "b", "a", "b", "a", "c")
+	ahead, behind := b.mustAddChange(t, records[0]), b.mustAddChange(t, records[1])
+	b.mustAddChange(t, records[2])
+	b.acknowledgeOldest(ahead, 2, time.Time{})
+	replacer := newLaneReplacer(b)
+	r := sinks.Repartition{From: []sinks.Lane{"a", "b"}, To: []sinks.Lane{"new"}}
+	if stopped, _ := replacer.stopLanes(r); stopped {
+		t.Fatal("replaced while a change is queued")
+	}
+	for _, record := range records[3:] {
+		b.mustAddChange(t, record)
+	}
+	checkSums(t, b)
+	b.acknowledgeOldest(behind, 1, time.Time{})
+	if stopped, _ := replacer.stopLanes(r); !stopped {
+		t.Fatal("not replaced when all of them have got to 3")
+	}
+	replacer.replaceLanes(r)
+	b.acknowledgeOldest(b.lanes.byName["c"], 1, time.Time{})
+	checkSums(t, b)
+	if cursor, _ := b.cursor.takeSnapshot(&b.lanes); !maps.Equal(cursor.Lanes, map[string]uint64{"new": 3}) {
+		t.Errorf("the cursor is %+v", cursor)
+	}
+}
+
 func TestALaneInDoubtIsNotReplaced(t *testing.T) {
 	b := newBacklog("", 1<<20, event.Cursor{}, nil)
 	l := b.mustAddChange(t, changesIn("a")[0])
 	r := sinks.Repartition{From: []sinks.Lane{"a"}, To: []sinks.Lane{"b"}}
 	replacer := newLaneReplacer(b)
 	b.markWorking(l, true) // the sink was unavailable
-	if quiet, _ := replacer.pauseLanes(r); quiet || l.paused {
+	if stopped, _ := replacer.stopLanes(r); stopped || l.paused {
 		t.Error("changes in doubt may move to another lane")
 	}
 	b.markWorking(l, false)
-	if quiet, _ := replacer.pauseLanes(r); !quiet {
+	if stopped, _ := replacer.stopLanes(r); !stopped {
 		t.Error("a lane without problems is not replaced")
 	}
 }

@@ -128,11 +128,7 @@ func isNeverRoutable(offset uint64) bool { return offset%211 == 0 }
 func (w *world) happensIn(percent int) bool { return w.random.IntN(100) < percent }
 
 func (w *world) laneOf(c *event.Change) sinks.Lane {
-	return w.laneAmong(w.using, c)
-}
-
-func (w *world) laneAmong(count int, c *event.Change) sinks.Lane {
-	return worldLane(hashOf(c)%count, count, w.routeOf(c).topicName())
+	return worldLane(hashOf(c)%w.using, w.using, w.routeOf(c).topicName())
 }
 
 func hashOf(c *event.Change) (h int) {
@@ -180,8 +176,7 @@ func (w *world) PendingRepartitions() []sinks.Repartition {
 	if w.using == w.lanes || w.happensIn(30) { // a repartition may be withdrawn
 		return nil
 	}
-	from := w.using
-	r := sinks.Repartition{Reason: "grown", FormerLane: func(c *event.Change) sinks.Lane { return w.laneAmong(from, c) }}
+	r := sinks.Repartition{Reason: "grown"}
 	for _, topic := range []string{"", "elsewhere"} {
 		for n := range w.using {
 			r.From = append(r.From, worldLane(n, w.using, topic))

@@ -59,6 +59,7 @@ type lane struct {
 	retryUpTo uint64 // of a failing lane: the newest offset of the failed Publish; the retry has the same changes or more
 	inDoubt   bool   // the last Publish failed because the sink is unavailable; its changes may have arrived
 	paused    bool   // about to be repartitioned: no new Publish begins
+	drainedAt uint64 // about to be repartitioned: it delivers what is queued, and lags from here on; 0: it is not
 	held      bool   // nothing may be published yet, see Config.WhyHeld; nothing is queued
 
 	// A lane lags when changes that the dispatcher has read are neither queued nor settled: those from lagsFrom on, which
@@ -66,8 +67,6 @@ type lane struct {
 	lagsFrom    uint64
 	lagObserved time.Time // when the change at lagsFrom was observed, as far as known
 	pass        uint64    // the pass of the catch-up reader that loads this lane, see rereadPlan; 0: none
-
-	former *formerLanes // that this lane has replaced; may be nil
 
 	membership   laneMembership // derived from the fields above by laneTable.updateMembership
 	usedRecently bool           // something was queued since the last look for idle lanes
@@ -98,7 +97,7 @@ type laneMembership struct {
 func (l *lane) currentMembership() laneMembership {
 	m := laneMembership{lagging: l.lagsFrom > 0, failing: l.state.isFailing()}
 	m.busy = m.lagging || l.queue.entryCount() > 0
-	m.catchingUp = m.lagging && (!m.failing || l.state == reloading) && !l.held
+	m.catchingUp = m.lagging && (!m.failing || l.state == reloading) && !l.held && l.drainedAt == 0
 	m.failing = m.failing || m.lagging && l.held
 	m.parked = m.failing && !m.catchingUp
 	return m

@@ -195,6 +195,22 @@ func (t *laneTable) stopLagging(l *lane) {
 	signal(t.spaceFreed)
 }
 
+// startDraining lets l, which does not lag, get nothing more.
+func (t *laneTable) startDraining(l *lane) {
+	l.drainedAt = t.read + 1
+	t.startLagging(l, l.drainedAt, time.Time{})
+}
+
+// stopDraining lets l catch up with what it did not get.
+func (t *laneTable) stopDraining(l *lane) {
+	if l.drainedAt = 0; l.lagsFrom > t.read {
+		t.stopLagging(l)
+		return
+	}
+	t.updateMembership(l)
+	signal(t.rereadReady)
+}
+
 // claimSchedule makes l queued, unless it has nothing to publish or has to wait. If it returns l, the caller must add it to
 // the workqueue.
 func (t *laneTable) claimSchedule(l *lane) *lane {

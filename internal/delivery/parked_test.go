@@ -436,10 +436,7 @@ func (g *repartitioningSink) PendingRepartitions() []sinks.Repartition {
 	if g.using == g.have {
 		return nil
 	}
-	from := g.using
-	r := sinks.Repartition{Reason: g.reason, Lost: g.gone, FormerLane: func(c *event.Change) sinks.Lane {
-		return laneOfCount(int(c.Generation)%from, from)
-	}}
+	r := sinks.Repartition{Reason: g.reason, Lost: g.gone}
 	for n := range g.using {
 		r.From = append(r.From, laneOfCount(n, g.using))
 	}
@@ -514,23 +511,29 @@ func TestLanesWithoutAReasonAreReplacedSilently(t *testing.T) {
 }
 
 // TestReplacedLanesRepeatNothing replaces lanes, of which some have accepted more than others: by fewer ones while one of
-// them fails, twice, and by more ones that fail at first, so that they are read again from the journal.
+// them fails, twice, with a destination that has lost all that it held, and by more ones that fail at first, so that they
+// are read again from the journal.
 func TestReplacedLanesRepeatNothing(t *testing.T) {
-	for name, replace := range map[string]func(*repartitioningSink, *countingSink){
-		"by fewer": func(g *repartitioningSink, to *countingSink) {
+	failOf := func(count int) func(sinks.Lane) error {
+		return func(lane sinks.Lane) error {
+			if strings.HasSuffix(string(lane), fmt.Sprint(" of ", count)) {
+				return errors.New("no leader")
+			}
+			return nil
+		}
+	}
+	for name, replace := range map[string]func(g *repartitioningSink, to *countingSink, lose func()){
+		"by fewer": func(g *repartitioningSink, to *countingSink, lose func()) {
 			for _, count := range []int{2, 1} {
 				to.setFailure(failOnly(laneOfCount(count, count+1), errors.New("no such partition")))
 				time.Sleep(10 * time.Second)
+				to.setFailure(failOf(count + 1))
+				lose()
 				g.changeLayout(count, true)
 			}
 		},
-		"by more": func(g *repartitioningSink, to *countingSink) {
-			to.setFailure(func(lane sinks.Lane) error {
-				if strings.HasSuffix(string(lane), " of 4") {
-					return errors.New("no leader")
-				}
-				return nil
-			})
+		"by more": func(g *repartitioningSink, to *countingSink, _ func()) {
+			to.setFailure(failOf(4))
 			g.growTo(4)
 			time.Sleep(10 * time.Second)
 			to.setFailure(nil)
@@ -540,7 +543,7 @@ func TestReplacedLanesRepeatNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, to := newEndlessJournal(300, 1), newCountingSink(t)
 				var mu sync.Mutex
-				accepted := map[uint64]sinks.Lane{}
+				held, delivered := map[uint64]sinks.Lane{}, map[uint64]bool{}
 				g := &repartitioningSink{using: 3, have: 3, reason: "replaced"}
 				g.publish = func(ctx context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
 					time.Sleep(time.Duration(1+lane[0]-'0') * 100 * time.Millisecond) // some are ahead of others
@@ -548,20 +551,24 @@ func TestReplacedLanesRepeatNothing(t *testing.T) {
 					mu.Lock()
 					defer mu.Unlock()
 					for _, m := range batch[:n] {
-						if before, again := accepted[m.Offset]; again {
+						if before, again := held[m.Offset]; again {
 							t.Errorf("%q accepted the change at %d, which %q has", lane, m.Offset, before)
 						}
-						accepted[m.Offset] = lane
+						held[m.Offset], delivered[m.Offset] = lane, true
 					}
 					return n, err
 				}
 				p := startPipeline(t, g, s, event.Cursor{}, Config{WindowBytes: 150_000})
 				time.Sleep(10 * time.Second)
-				replace(g, to)
+				replace(g, to, func() {
+					mu.Lock()
+					defer mu.Unlock()
+					clear(held)
+				})
 				time.Sleep(20 * time.Second)
 				s.lastOffset.Store(s.newestOffset())
 				p.drainUpTo(t, s.lastOffset.Load())
-				if missing := int(s.lastOffset.Load()) - len(accepted); missing > 0 {
+				if missing := int(s.lastOffset.Load()) - len(delivered); missing > 0 {
 					t.Errorf("%d changes are missing", missing)
 				}
 			})

@@ -95,8 +95,7 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	p.workers.sizes, _ = sink.(sinks.SizeAnnouncer)
 	repartitions, _ := sink.(sinks.Repartitioner)
 	p.repartitioner = &repartitioner{
-		log: log, sink: repartitions, resolver: p.resolver, queue: p.queue, health: p.health, abort: p.abortWith,
-		replacer: newLaneReplacer(p.backlog),
+		log: log, sink: repartitions, resolver: p.resolver, queue: p.queue, health: p.health, replacer: newLaneReplacer(p.backlog),
 	}
 	return p
 }

@@ -160,7 +160,7 @@ func (p *rereadPlan) reloadEntry(name sinks.Lane, e entry) *lane {
 	defer p.mu.Unlock()
 	t := p.lanes
 	l := t.byName[name]
-	if l == nil || l.pass != p.pass || e.offset < l.lagsFrom || t.isDeadLetter(e) || l.former.hasSettled(e.change, e.offset) {
+	if l == nil || l.pass != p.pass || e.offset < l.lagsFrom || t.isDeadLetter(e) {
 		return nil
 	}
 	l.lagObserved = e.change.ObservedAt

@@ -182,9 +182,6 @@ type Repartition struct {
 	From   []Lane // what Lane returns now
 	To     []Lane // what it will return instead for the objects of From, and for no others
 	Lost   bool   // the destination has lost From with everything in it, and accepts nothing there any more
-
-	// FormerLane returns which lane of From a change had, to which Lane returns one of To now. It is called at any time.
-	FormerLane func(*event.Change) Lane
 }
 
 // SettleObserver is a sink that acts when everything up to a message is settled.

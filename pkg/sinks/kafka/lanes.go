@@ -23,8 +23,8 @@ type laneSet struct {
 	encoders   encoderPool
 	codecs     *compressionChoice
 	buffers    bufferPool
-	retained   byteBudget             // bytes of unsettled batches between calls // I6
-	former     func(topic string) int // see formerLayouts
+	retained   byteBudget                                  // bytes of unsettled batches between calls // I6
+	former     func(topic string, now *cluster.Layout) int // see formerLayouts
 	fence      *atomic.Pointer[fence]
 	acks       *ackLog
 	timestamps *timestampCondition
@@ -123,7 +123,7 @@ func (w *waitingPublisher) publishBatch(ctx context.Context, batch []sinks.Messa
 			return 0, err
 		}
 		w.partitions = len(layout.Leads)
-		if former := w.lanes.former(w.topic.name); former > 0 {
+		if former := w.lanes.former(w.topic.name, layout); former > 0 {
 			w.partitions = min(w.partitions, former)
 		}
 	}

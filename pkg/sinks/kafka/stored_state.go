@@ -7,45 +7,50 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/cluster"
+	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/protocol"
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 )
 
 // formerLayouts is how many partitions topics had for the previous process, while messages of that may be published again:
 // its records are in these. It is safe for concurrent use.
 type formerLayouts struct {
-	mu         sync.Mutex
-	newest     uint64 // messages above this offset were never given to the previous process
-	settled    uint64 // everything up to this offset is settled, as far as known
-	partitions map[string]int
+	mu      sync.Mutex
+	newest  uint64                              // messages above this offset were never given to the previous process
+	settled uint64                              // everything up to this offset is settled, as far as known
+	topics  map[string]map[protocol.TopicID]int // by name: several if the topic was recreated
 }
 
 // restore sets the layouts that the previous process knew last: a topic that is not recreated only grows.
 func (m *formerLayouts) restore(acks map[cluster.Partition]*partitionAcks, newest uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.newest, m.partitions = newest, map[string]int{}
-	last := map[string]*partitionAcks{}
+	m.newest, m.topics = newest, map[string]map[protocol.TopicID]int{}
 	for partition, p := range acks {
-		if known := last[partition.Topic]; known == nil || p.restored.upTo > known.restored.upTo {
-			last[partition.Topic] = p
+		of := m.topics[partition.Topic]
+		if of == nil {
+			of = map[protocol.TopicID]int{}
+			m.topics[partition.Topic] = of
 		}
-	}
-	for partition, p := range acks {
-		if p.topic == last[partition.Topic].topic {
-			_, lane := p.place(partition)
-			m.partitions[partition.Topic] = max(m.partitions[partition.Topic], lane.of.Partitions)
-		}
+		_, lane := p.place(partition)
+		of[p.topic] = max(of[p.topic], lane.of.Partitions)
 	}
 }
 
-// partitionsOf returns how many partitions a topic had, while that matters; else 0.
-func (m *formerLayouts) partitionsOf(topic string) int {
+// partitionsOf returns how many partitions a topic had, while that matters; else 0. now is nil while its layout is not
+// known: then a topic that was recreated may be any of those.
+func (m *formerLayouts) partitionsOf(topic string, now *cluster.Layout) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.settled >= m.newest {
-		m.partitions = nil
+	of := m.topics[topic]
+	switch {
+	case m.settled >= m.newest:
+		m.topics = nil
+	case now != nil:
+		return of[now.ID]
+	case len(of) == 1:
+		return slices.Collect(maps.Values(of))[0]
 	}
-	return m.partitions[topic]
+	return 0
 }
 
 // recordSettled records that no message up to low will be published again.

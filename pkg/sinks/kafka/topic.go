@@ -193,10 +193,10 @@ func (r *route) isWaiting() bool { return r.lanes[0] == waitingLane(r.topic.name
 type router struct {
 	template    *sinks.Template // of the topic
 	topics      *topicCatalog
-	runCtx      context.Context        // of the sink
-	background  func(func())           // starts a goroutine of the sink
-	former      func(topic string) int // see formerLayouts
-	confirmAcks func() bool            // see ackLog.confirmAll
+	runCtx      context.Context                             // of the sink
+	background  func(func())                                // starts a goroutine of the sink
+	former      func(topic string, now *cluster.Layout) int // see formerLayouts
+	confirmAcks func() bool                                 // see ackLog.confirmAll
 
 	scratch []byte
 	routes  map[string]*route // by topic
@@ -254,10 +254,10 @@ func (r *router) routeTo(c *event.Change, template *sinks.Template) (*route, err
 // else from its known layout, or with a waiting lane.
 func (r *router) createRoute(name string) *route {
 	t := r.topics.topicByName(name)
-	to := newRoute(t, waitingLane(name))
-	if count := r.former(name); count > 0 {
+	to, now := newRoute(t, waitingLane(name)), t.layout.Load()
+	if count := r.former(name, now); count > 0 {
 		to = newRoute(t, topicLanes(name, count)...)
-	} else if now := t.layout.Load(); now != nil {
+	} else if now != nil {
 		to = newRoute(t, topicLanes(name, len(now.Leads))...)
 	}
 	r.routes[name] = to
@@ -287,8 +287,8 @@ func (r *router) PendingRepartitions() (due []sinks.Repartition) {
 	r.startLayoutCheck()
 	for one := range r.topics.changed.Range {
 		t := one.(*topic)
-		from, count := r.routes[t.name], len(t.layout.Load().Leads)
-		former := r.former(t.name)
+		from, now := r.routes[t.name], t.layout.Load()
+		former, count := r.former(t.name, now), len(now.Leads)
 		waits := 0 < former && former < count // with the partitions that were added until the former layout is finished
 		if waits {
 			count = former
@@ -299,10 +299,7 @@ func (r *router) PendingRepartitions() (due []sinks.Repartition) {
 			}
 			continue
 		}
-		to := sinks.Repartition{From: from.lanes, To: topicLanes(t.name, count), Lost: count < len(from.lanes),
-			FormerLane: func(c *event.Change) sinks.Lane {
-				return from.lanes[partitionForKey(c.AppendKey(nil), len(from.lanes))]
-			}}
+		to := sinks.Repartition{From: from.lanes, To: topicLanes(t.name, count), Lost: count < len(from.lanes)}
 		switch {
 		case from.isWaiting(): // the layout became known, which needs no log line
 		case to.Lost:

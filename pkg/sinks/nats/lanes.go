@@ -95,12 +95,10 @@ func (n *laneLayout) PendingRepartitions() []sinks.Repartition {
 	defer n.mu.Unlock()
 	switch n.state {
 	case layoutSplit:
-		return []sinks.Repartition{{Reason: "no subject is refused any more", From: n.allSplitLanes(), To: []sinks.Lane{singleLane},
-			FormerLane: n.splitLaneOf}}
+		return []sinks.Repartition{{Reason: "no subject is refused any more", From: n.allSplitLanes(), To: []sinks.Lane{singleLane}}}
 	case layoutSplitPending:
 		return []sinks.Repartition{{Reason: "the server refuses a subject: its objects wait, delivery of the others continues",
-			From: []sinks.Lane{singleLane}, To: n.allSplitLanes(), Lost: true,
-			FormerLane: func(*event.Change) sinks.Lane { return singleLane }}}
+			From: []sinks.Lane{singleLane}, To: n.allSplitLanes(), Lost: true}}
 	default:
 		return nil
 	}
