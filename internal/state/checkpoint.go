@@ -27,7 +27,8 @@ const (
 // checkpoint is a consistent view of sinks and journal. It is written once every sink has settled its newest offset.
 //
 // The lane progress is collected before the journal's part. Messages published later lie behind that progress and are read
-// from the tails by the next owner; changes journaled earlier are in the state once all sinks have settled them.
+// from the tails by the next owner; changes journaled earlier are in the state once all sinks have settled them. The
+// progress when the checkpoint is written stands beside it: a lane that ends before that has lost something.
 type checkpoint struct {
 	progress map[sinkLane]sinks.LanePosition
 	gone     []sinkLane // leave the state with this checkpoint
@@ -264,8 +265,9 @@ func (p *checkpointer) commitTarget(ctx context.Context) error {
 	c, owner := p.target, &p.entries.meta
 	p.addResources(p.batch, c.Resources)
 	p.coverTails(c)
+	reached := p.sinks.laneProgress()
 	for lane, position := range c.progress {
-		p.addLane(p.batch, lane, position)
+		p.addLane(p.batch, lane, sinks.Tail{From: position, Reached: max(position, reached[lane])})
 	}
 	p.removeLanes(p.batch, c.gone)
 	p.addMembers(p.batch, &c.Members, owner.owner.Generation)
@@ -330,7 +332,7 @@ func (p *checkpointer) removeLanes(b *entryBatch, gone []sinkLane) {
 }
 
 // addLane adds the progress of a lane, and the lane itself if the state does not have it.
-func (p *checkpointer) addLane(b *entryBatch, lane sinkLane, position sinks.LanePosition) {
+func (p *checkpointer) addLane(b *entryBatch, lane sinkLane, tail sinks.Tail) {
 	n, ok := p.lanes[lane]
 	if !ok {
 		p.lastLane++
@@ -338,7 +340,7 @@ func (p *checkpointer) addLane(b *entryBatch, lane sinkLane, position sinks.Lane
 		p.lanes[lane] = n
 		b.setIfChanged(encodeKey(keyLane, n), form.EncodeValue(nil, codeLane, &lane))
 	}
-	b.setIfChanged(encodeKey(keyProgress, n), form.EncodeValue(nil, codeProgress, &position))
+	b.setIfChanged(encodeKey(keyProgress, n), form.EncodeValue(nil, codeProgress, &tail))
 }
 
 // storeNewLanes commits the lanes of a sink that the state lacks, or that were gone, each with its position. A sink calls
@@ -348,7 +350,7 @@ func (p *checkpointer) storeNewLanes(ctx context.Context, sink string, lanes map
 	for lane, position := range lanes {
 		l := sinkLane{sink, lane}
 		if _, stored := p.lanes[l]; p.sinks.keepLane(l) || !stored {
-			p.addLane(b, l, position)
+			p.addLane(b, l, sinks.Tail{From: position, Reached: position})
 		}
 	}
 	return b.commit(ctx)
@@ -356,12 +358,12 @@ func (p *checkpointer) storeNewLanes(ctx context.Context, sink string, lanes map
 
 // storeLostLanes commits the lanes of a state that was purged or replaced.
 func (p *checkpointer) storeLostLanes(ctx context.Context) error {
-	for l, position := range p.mirror.lostLanes {
-		if err := p.storeNewLanes(ctx, l.sink, map[sinks.Lane]sinks.LanePosition{l.lane: position}); err != nil {
+	for l, tail := range p.mirror.lostLanes {
+		if err := p.storeNewLanes(ctx, l.sink, map[sinks.Lane]sinks.LanePosition{l.lane: tail.From}); err != nil {
 			return err
 		}
 	}
-	p.mirror.lostLanes = map[sinkLane]sinks.LanePosition{}
+	p.mirror.lostLanes = map[sinkLane]sinks.Tail{}
 	return nil
 }
 

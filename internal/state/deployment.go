@@ -220,7 +220,7 @@ func (w *Writer) Inspect(ctx context.Context) (r Report, err error) {
 		return r, err
 	}
 	for _, l := range c.lanes {
-		r.Lanes = append(r.Lanes, ReportLane{l.sink, l.lane, l.position})
+		r.Lanes = append(r.Lanes, ReportLane{l.sink, l.lane, l.tail.From})
 	}
 	slices.SortFunc(r.Lanes, func(a, b ReportLane) int {
 		return strings.Compare(a.Sink+"\x00"+string(a.Lane), b.Sink+"\x00"+string(b.Lane))

@@ -272,10 +272,10 @@ func (s *topicSink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 }
 
 func (s *topicSink) ReadTail(
-	_ context.Context, lanes map[sinks.Lane]sinks.LanePosition, each func(sinks.Lane, sinks.Emitted) error,
+	_ context.Context, tails map[sinks.Lane]sinks.Tail, each func(sinks.Lane, sinks.Emitted) error,
 ) (map[sinks.Lane]error, error) {
 	waiting := map[sinks.Lane]error{}
-	for lane, from := range lanes {
+	for lane, tail := range tails {
 		s.mu.Lock()
 		p, err := s.partitionOf(lane), s.stuck[lane]
 		messages := slices.Clone(p.messages)
@@ -287,7 +287,7 @@ func (s *topicSink) ReadTail(
 			waiting[lane], messages = err, messages[:len(messages)/2]
 		}
 		for _, m := range messages {
-			if m.Position >= from {
+			if m.Position >= tail.From {
 				if err := each(lane, m); err != nil {
 					return nil, err
 				}

@@ -104,10 +104,9 @@ func codeLane(f *form.Coder, l *sinkLane) {
 	f.CodeTexts(&l.sink, (*string)(&l.lane))
 }
 
-func codeProgress(f *form.Coder, p *sinks.LanePosition) {
-	n := uint64(*p)
-	f.CodeUvarint(&n)
-	*p = sinks.LanePosition(n)
+func codeProgress(f *form.Coder, t *sinks.Tail) {
+	form.CodeNumber(f, &t.From)
+	form.CodeNumber(f, &t.Reached)
 }
 
 // Bits of the first byte of a known object: a UID that is a lower-case UUID, and a numeric resourceVersion, have short

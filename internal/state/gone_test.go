@@ -38,8 +38,8 @@ func startWithGoneLanes(t *testing.T, gone ...sinks.Lane) (*world, *process) {
 	return w, p
 }
 
-// storedLanes returns the lanes of the first topic that a standby reads from the state, with their positions.
-func (w *world) storedLanes() map[sinks.Lane]sinks.LanePosition {
+// storedLanes returns the lanes of the first topic that a standby reads from the state, with their tails.
+func (w *world) storedLanes() map[sinks.Lane]sinks.Tail {
 	w.t.Helper()
 	reader := w.startProcess(vfs.NewMem())
 	defer reader.shutDown()
@@ -96,6 +96,39 @@ func (w *world) laneNumbers() (numbers []uint64) {
 	return numbers
 }
 
+// TestTheStateKnowsHowFarLanesHaveGot: a checkpoint is taken before what it covers is delivered.
+func TestTheStateKnowsHowFarLanesHaveGot(t *testing.T) {
+	w, p := startWithGoneLanes(t)
+	p.settleAll()
+	for range 40 {
+		w.cluster.changeObject()
+	}
+	for name := range p.scopes {
+		p.watchScope(name)
+	}
+	p.writer.checkpoints.takeCheckpoint()
+	p.deliverAll()
+	if err := p.writer.checkpoints.commitSettled(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	behind := 0
+	for lane, tail := range w.storedLanes() {
+		end := w.topics["first"].lanes[lane].next
+		if lane == "first/8" || lane == "first/9" {
+			continue
+		}
+		if tail.Reached != end || tail.From > end {
+			t.Errorf("lane %s ends at %d, and is in the state as %+v", lane, end, tail)
+		}
+		if tail.From < end {
+			behind++
+		}
+	}
+	if behind == 0 {
+		t.Error("the checkpoint was taken behind everything: the test shows nothing")
+	}
+}
+
 // TestALaneThatIsUsedAgainStaysInTheState has messages for lanes that were gone, before and after the state drops them.
 func TestALaneThatIsUsedAgainStaysInTheState(t *testing.T) {
 	w, p := startWithGoneLanes(t, "first/0", "first/1", "first/2")
@@ -109,8 +142,8 @@ func TestALaneThatIsUsedAgainStaysInTheState(t *testing.T) {
 			if !w.topics["first"].deleted[lane] {
 				continue
 			}
-			if position, ok := lanes[lane]; !ok && len(partition.messages) > 0 || position > partition.next {
-				t.Errorf("lane %s, which ends at %d, is in the state at %d, %t", lane, partition.next, position, ok)
+			if tail, ok := lanes[lane]; !ok && len(partition.messages) > 0 || tail.From > partition.next {
+				t.Errorf("lane %s, which ends at %d, is in the state at %d, %t", lane, partition.next, tail.From, ok)
 			}
 		}
 	}

@@ -32,7 +32,7 @@ type mirror struct {
 	table *table
 	// lostLanes are the lanes of a state that was purged or replaced. They still have to be fenced: an older process may
 	// have messages on their way through them.
-	lostLanes map[sinkLane]sinks.LanePosition
+	lostLanes map[sinkLane]sinks.Tail
 	// seen is the newest state that was read, without its lanes and resources. If there is none later, it was lost.
 	seen stateContent
 }
@@ -91,21 +91,21 @@ func (m *mirror) retainLostLanes() {
 	}
 	m.recordSeen(c)
 	for _, l := range c.lanes {
-		m.lostLanes[sinkLane{l.sink, l.lane}] = l.position
+		m.lostLanes[sinkLane{l.sink, l.lane}] = l.tail
 	}
 }
 
-// tailStart returns the lanes of a sink that have to be fenced, each with the position from which its tail has to be read.
+// tailStart returns the lanes of a sink that have to be fenced, each with the tail that has to be read.
 func (m *mirror) tailStart(name string, c stateContent) tailStart {
-	lanes := map[sinks.Lane]sinks.LanePosition{}
-	for l, position := range m.lostLanes {
+	lanes := map[sinks.Lane]sinks.Tail{}
+	for l, tail := range m.lostLanes {
 		if l.sink == name {
-			lanes[l.lane] = position
+			lanes[l.lane] = tail
 		}
 	}
 	for _, l := range c.lanes {
 		if l.sink == name {
-			lanes[l.lane] = l.position
+			lanes[l.lane] = l.tail
 		}
 	}
 	return tailStart{lanes, c.carried[name]}
@@ -178,7 +178,7 @@ func (o *Options) validate(c *stateContent, deployment, cluster string) error {
 
 // tailStart is where a take-over starts to read the tails of a sink, and what it knows of the messages before that.
 type tailStart struct {
-	lanes   map[sinks.Lane]sinks.LanePosition
+	lanes   map[sinks.Lane]sinks.Tail
 	carried []carriedChunk
 }
 

@@ -190,10 +190,10 @@ type stateContent struct {
 	carried    map[string][]carriedChunk // by sink
 }
 
-// storedLane is a lane with the position up to which the state covers it.
+// storedLane is a lane with what it holds behind the state.
 type storedLane struct {
 	sinkLane
-	position sinks.LanePosition // 0: not known
+	tail sinks.Tail // 0: not known
 }
 
 // decodeContent decodes everything but the known objects. Of a newer format it decodes the version only.
@@ -251,7 +251,7 @@ func (t *table) decodeContent() (c stateContent, err error) {
 			if !ok {
 				return nil
 			}
-			err := form.DecodeValue("lane position", value, codeProgress, &l.position)
+			err := form.DecodeValue("lane position", value, codeProgress, &l.tail)
 			c.lanes[n] = l
 			return err
 		}),

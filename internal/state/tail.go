@@ -143,7 +143,7 @@ type tail struct {
 
 // waitingLane is a lane that could not be fenced or read back.
 type waitingLane struct {
-	from   sinks.LanePosition // of its tail
+	tail   sinks.Tail
 	reason error
 }
 
@@ -151,15 +151,19 @@ type waitingLane struct {
 // last message of an object key counts; across lanes of one destination the newest version does. Carried records lie before
 // all of that.
 func readTail(ctx context.Context, sink sinks.Fenced, from tailStart, waiting map[sinks.Lane]error) (*tail, error) {
-	lanes := from.lanes
+	lanes, read := from.lanes, maps.Clone(from.lanes)
 	t := &tail{
-		deliveredSet: newDeliveredSet(sink), objects: map[emittedRef]map[string]liveObject{}, ends: maps.Clone(lanes),
+		deliveredSet: newDeliveredSet(sink), objects: map[emittedRef]map[string]liveObject{}, ends: map[sinks.Lane]sinks.LanePosition{},
 		waiting: map[sinks.Lane]waitingLane{}, gone: map[sinks.Lane]bool{},
+	}
+	for lane, tail := range lanes {
+		t.ends[lane] = tail.From
 	}
 	wait := func(waiting map[sinks.Lane]error) {
 		for lane, reason := range waiting {
 			t.waiting[lane] = waitingLane{lanes[lane], reason}
 			delete(t.ends, lane)
+			delete(read, lane)
 		}
 	}
 	wait(waiting)
@@ -172,7 +176,7 @@ func readTail(ctx context.Context, sink sinks.Fenced, from tailStart, waiting ma
 			return nil, malformedState(err)
 		}
 	}
-	unread, err := sink.ReadTail(ctx, maps.Clone(t.ends), func(lane sinks.Lane, e sinks.Emitted) error {
+	unread, err := sink.ReadTail(ctx, read, func(lane sinks.Lane, e sinks.Emitted) error {
 		if last[lane] == nil {
 			last[lane] = map[digest]emittedVersion{}
 		}

@@ -76,7 +76,7 @@ func New(opts Options, store sinks.StateStore) (*Writer, error) {
 	w := &Writer{
 		opts: opts, log: opts.Logger, condition: condition.New(opts.Logger, "replica", condition.Problem{}),
 		requests: make(chan func(context.Context) error), stats: &statsBoard{},
-		mirror:    &mirror{store: store, log: opts.Logger, table: newTable(), lostLanes: map[sinkLane]sinks.LanePosition{}},
+		mirror:    &mirror{store: store, log: opts.Logger, table: newTable(), lostLanes: map[sinkLane]sinks.Tail{}},
 		heartbeat: heartbeatInterval,
 	}
 	w.sinks = &sinkSet{byName: map[string]*fencedSink{}, fenceBounds: map[string]time.Duration{}, carryAfter: carryAfter}
@@ -274,9 +274,9 @@ func (w *Writer) ReadWaitingLanes(ctx context.Context, name string, sink sinks.F
 	if len(waiting) == 0 {
 		return nil
 	}
-	lanes := map[sinks.Lane]sinks.LanePosition{}
+	lanes := map[sinks.Lane]sinks.Tail{}
 	for lane, one := range waiting {
-		lanes[lane] = one.from
+		lanes[lane] = one.tail
 	}
 	t, err := readTail(ctx, sink, tailStart{lanes: lanes}, nil)
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 type LanePosition int64
 
 // RecordedLane names a lane for [Claim.RecordLanes] and the methods of [Fenced], where a destination that is deleted and
-// created again has lanes of the same names: life is the identity of the destination. "": it has none, and the name is
-// that of the lane.
+// created again has lanes of the same names: life is the identity of the destination. Without, it is the lane's name.
 func RecordedLane(lane Lane, life string) Lane {
 	if life == "" {
 		return lane
@@ -38,6 +37,10 @@ type Emitted struct {
 	event.EmittedRecord
 	Position LanePosition
 }
+
+// Tail is what a lane holds behind a position. Reached is how far the lane is known to have got: if it ends before that, it
+// has lost what lay between.
+type Tail struct{ From, Reached LanePosition }
 
 // Claim is a process's claim to be the only one that publishes.
 type Claim struct {
@@ -80,14 +83,14 @@ type Fenced interface {
 	// not acknowledged yet: everything published after the call lies there or later. It does not block.
 	LaneProgress() map[Lane]LanePosition
 
-	// ReadTail reads lanes, each from its position to its end as of Fence. The messages of a lane come in order, those of
-	// different lanes in any order. Only messages of the claim's deployment count, in any format: others in the same lanes,
-	// such as those of an exporter of another cluster, are skipped. emitted is called by one goroutine at a time; its error
-	// ends the reading and is returned. If a lane does not have the position, because it was purged or recreated, reading
-	// starts at its oldest message; a lane that no longer exists has no tail. A lane that Fence left unfenced is fenced first.
-	// waiting are the lanes that could not be fenced or read to their ends, each with the reason; emitted may have been called
-	// for some of their messages. They wait as those of Fence do, until a later call reads them.
-	ReadTail(ctx context.Context, lanes map[Lane]LanePosition, emitted func(Lane, Emitted) error) (waiting map[Lane]error, err error)
+	// ReadTail reads tails, each to the end of its lane as of Fence: the messages of a lane in order, lanes in any. Only
+	// messages of the claim's deployment count, in any format: others, such as those of an exporter of another cluster, are
+	// skipped. emitted is called by one goroutine at a time; its error ends the reading and is returned. If a lane does not
+	// have the position, because it was purged or recreated, reading starts at its oldest message; a lane that no longer
+	// exists has no tail. A lane that Fence left unfenced is fenced first. waiting are the lanes that could not be fenced or
+	// read to their ends, each with the reason; emitted may have been called for some of their messages. They wait as those of
+	// Fence do, until a later call reads them.
+	ReadTail(ctx context.Context, tails map[Lane]Tail, emitted func(Lane, Emitted) error) (waiting map[Lane]error, err error)
 
 	// GoneLanes returns those of the lanes, which were passed to Fence and read back, that no longer exist under their name:
 	// the destination was deleted, or has fewer lanes now. It is called after ReadTail, and forgets them. What is not certain,

@@ -367,9 +367,7 @@ func (w *world) check() {
 	if len(lost) > 0 {
 		w.Errorf("%d versions are missing that the journal keeps: %s", len(lost), ranges(lost))
 	}
-	// A state has the progress of lanes from when its checkpoint was taken. What was delivered between that and the fail-over,
-	// and lost before the next checkpoint, is reported, and not in the number.
-	if n := w.countedMissing(); uint64(len(uncounted)) > n && (n == 0 || !w.replicated) {
+	if n := w.countedMissing(); uint64(len(uncounted)) > n {
 		w.Errorf("%d versions are missing, %d are counted as lost: %s", len(uncounted), n, ranges(uncounted))
 	}
 	if len(lanes) != objects {

@@ -119,7 +119,7 @@ func (p activeProcess) readTail(lane sinks.Lane, from sinks.LanePosition) (all [
 	p.t.Helper()
 	p.retryUntilDone("tail", func(ctx context.Context) error {
 		all = nil
-		waiting, err := p.fenced.ReadTail(ctx, map[sinks.Lane]sinks.LanePosition{lane: from}, func(_ sinks.Lane, e sinks.Emitted) error {
+		waiting, err := p.fenced.ReadTail(ctx, map[sinks.Lane]sinks.Tail{lane: {From: from}}, func(_ sinks.Lane, e sinks.Emitted) error {
 			all = append(all, e)
 			return nil
 		})
@@ -227,9 +227,12 @@ func testTailContents(t testing.TB, h Harness) {
 			t.Errorf("lane %s has %v after its end", lane, rest)
 		}
 	}
-	gone := errors.New("stop here")
+	gone, tails := errors.New("stop here"), map[sinks.Lane]sinks.Tail{}
+	for lane, position := range g.recordedLanes() {
+		tails[lane] = sinks.Tail{From: position}
+	}
 	p.retryUntilDone("end a tail", func(ctx context.Context) error {
-		_, err := p.fenced.ReadTail(ctx, g.recordedLanes(), func(sinks.Lane, sinks.Emitted) error { return gone })
+		_, err := p.fenced.ReadTail(ctx, tails, func(sinks.Lane, sinks.Emitted) error { return gone })
 		if errors.Is(err, gone) {
 			return nil
 		}

@@ -54,8 +54,16 @@ func fenceInPart(t *testing.T, s *Sink, lanes []sinks.Lane) map[sinks.Lane]error
 
 // tailOf reads the tails of lanes, all of which can be read.
 func tailOf(t testing.TB, s *Sink, from map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) error {
-	waiting, err := s.ReadTail(t.Context(), from, emitted)
+	waiting, err := s.ReadTail(t.Context(), tailsFrom(from), emitted)
 	return errors.Join(err, errors.Join(slices.Collect(maps.Values(waiting))...))
+}
+
+func tailsFrom(positions map[sinks.Lane]sinks.LanePosition) map[sinks.Lane]sinks.Tail {
+	tails := map[sinks.Lane]sinks.Tail{}
+	for lane, position := range positions {
+		tails[lane] = sinks.Tail{From: position, Reached: position}
+	}
+	return tails
 }
 
 // progressOf returns the progress of lanes by their names, without the IDs of topics.

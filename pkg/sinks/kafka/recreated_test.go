@@ -73,7 +73,7 @@ func (m replicatedLanes) takeOver(t *testing.T, s *Sink) (held map[string]bool) 
 	if err != nil || len(waiting) > 0 {
 		t.Fatal(err, waiting)
 	}
-	waiting, err = s.ReadTail(t.Context(), m, func(_ sinks.Lane, e sinks.Emitted) error { held[e.ID] = true; return nil })
+	waiting, err = s.ReadTail(t.Context(), tailsFrom(m), func(_ sinks.Lane, e sinks.Emitted) error { held[e.ID] = true; return nil })
 	if err != nil || len(waiting) > 0 {
 		t.Fatal(err, waiting)
 	}

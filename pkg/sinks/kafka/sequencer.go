@@ -260,7 +260,7 @@ func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
 	}
 	found := map[string]bool{}
 	lane := recordedLane(s.lane, s.topic)
-	from := map[sinks.Lane]sinks.LanePosition{lane: sinks.LanePosition(s.progress.deliveredUpTo.Load())}
+	from := map[sinks.Lane]sinks.Tail{lane: {From: sinks.LanePosition(s.progress.deliveredUpTo.Load())}}
 	failed, err := readTail(ctx, s.partition.reader, s.fence, from, false, func(_ sinks.Lane, e sinks.Emitted) error {
 		if len(found) < maxFoundIDs {
 			found[e.ID] = true

@@ -173,7 +173,7 @@ func (r *StoredReader) Close(ctx context.Context) error { return r.cluster.Close
 
 // ReadTail implements [sinks.Fenced]. The first time, one broker is waited for as long as the others may wait for it; later
 // reads are of lanes that wait, and have all the time that a request has.
-func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) (
+func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.Tail, emitted func(sinks.Lane, sinks.Emitted) error) (
 	waiting map[sinks.Lane]error, err error,
 ) {
 	f, reader, failed := s.fence.Load(), s.reader, map[sinks.Lane]error{}
@@ -187,7 +187,7 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosi
 			reader = reader.WithTimeout(leaderTimeout)
 		}
 		lanes = maps.Clone(lanes)
-		maps.DeleteFunc(lanes, func(lane sinks.Lane, _ sinks.LanePosition) bool { return failed[lane] != nil })
+		maps.DeleteFunc(lanes, func(lane sinks.Lane, _ sinks.Tail) bool { return failed[lane] != nil })
 	}
 	waiting, err = readTail(ctx, reader, f, lanes, true, emitted)
 	if err == nil && f != nil {
@@ -218,7 +218,7 @@ func (f *fence) leaveOutMissing(ctx context.Context, waiting map[sinks.Lane]erro
 // group count: another deployment may write objects of the same names to the topic, and a forged record has another producer
 // ID. It also records the ends then, which saves a request before the first batch of each lane. takeOver: other processes
 // have published what is found, and what lies before it.
-func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.LanePosition, takeOver bool,
+func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.Tail, takeOver bool,
 	emitted func(sinks.Lane, sinks.Emitted) error,
 ) (failed map[sinks.Lane]error, err error) {
 	var calling sync.Mutex // brokers are read concurrently, and emitted is called by one goroutine at a time
@@ -231,7 +231,7 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 			if unreadable[l.Partition] != nil {
 				continue
 			}
-			span := &cluster.Span{Partition: l.Partition, NextIn: l.of.ID, Next: int64(lanes[lane]), Each: func(r *protocol.Record) error {
+			span := &cluster.Span{Partition: l.Partition, NextIn: l.of.ID, Next: int64(lanes[lane].From), Each: func(r *protocol.Record) error {
 				e, ours := format.ReadEmitted(r.Value, factHeader(r))
 				if !ours {
 					return nil
@@ -253,7 +253,7 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 			if one.Err != nil {
 				unreadable[one.Partition] = one.Err
 			} else if lane := laneOfSpan[one]; f != nil && one.Known {
-				f.recordEnd(one, round[lane], int64(lanes[lane]), takeOver)
+				f.recordEnd(one, round[lane], lanes[lane], takeOver)
 			}
 		}
 	}
@@ -268,18 +268,21 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 	return failed, nil
 }
 
-// recordEnd records the end of a partition that was read from where a lane had got to, and what that was. After a take-over
-// changes of it are skipped wherever they are in the journal.
-func (f *fence) recordEnd(read *cluster.Span, l topicLane, from int64, takeOver bool) {
+// recordEnd records the end of a partition of which a tail was read, and what that was. After a take-over changes of it are
+// skipped wherever they are in the journal.
+func (f *fence) recordEnd(read *cluster.Span, l topicLane, tail sinks.Tail, takeOver bool) {
 	id, skipped := read.Shape.ID, uint64(0)
 	place := ackPlace{read.Partition, cluster.TopicShape{ID: id, Partitions: l.of.Partitions}, read.Lead.Epoch}
 	if takeOver {
 		if skipped = 1; id == l.of.ID {
-			f.acks.recordPosition(place, from, from > read.End)
+			f.acks.recordPosition(place, int64(tail.From), false)
 		}
 	}
 	if read.Origin.End > 0 {
 		f.acks.recordTail(place, read.Origin, skipped)
+	}
+	if takeOver && id == l.of.ID && int64(tail.Reached) > read.End {
+		f.acks.recordPosition(place, int64(tail.Reached), true)
 	}
 	if known := f.partition(read.Partition); known.progressIn(id) == nil {
 		f.startPartition(read.Partition, id, read.End, known.isUnfencedIn(id))
@@ -287,7 +290,7 @@ func (f *fence) recordEnd(read *cluster.Span, l topicLane, from int64, takeOver 
 }
 
 // planRounds divides lanes into rounds, each with at most one lane to a partition. Lanes that can hold nothing are left out.
-func planRounds(f *fence, lanes map[sinks.Lane]sinks.LanePosition) (rounds []map[sinks.Lane]topicLane) {
+func planRounds(f *fence, lanes map[sinks.Lane]sinks.Tail) (rounds []map[sinks.Lane]topicLane) {
 	times := map[cluster.Partition]int{}
 	for lane := range lanes {
 		l, ok := parseRecordedLane(lane)
@@ -305,7 +308,7 @@ func planRounds(f *fence, lanes map[sinks.Lane]sinks.LanePosition) (rounds []map
 }
 
 // fenceLanes fences those of the lanes that Fence could not fence, and returns the ones that still cannot be.
-func (f *fence) fenceLanes(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition) (failed map[sinks.Lane]error, err error) {
+func (f *fence) fenceLanes(ctx context.Context, lanes map[sinks.Lane]sinks.Tail) (failed map[sinks.Lane]error, err error) {
 	failed = map[sinks.Lane]error{}
 	unfenced := map[sinks.Lane]cluster.Partition{}
 	for lane := range lanes {

@@ -26,13 +26,11 @@ func (m *formerLayouts) restore(acks map[cluster.Partition]*partitionAcks, newes
 	defer m.mu.Unlock()
 	m.newest, m.topics = newest, map[string]map[protocol.TopicID]int{}
 	for partition, p := range acks {
-		of := m.topics[partition.Topic]
-		if of == nil {
-			of = map[protocol.TopicID]int{}
-			m.topics[partition.Topic] = of
+		if m.topics[partition.Topic] == nil {
+			m.topics[partition.Topic] = map[protocol.TopicID]int{}
 		}
 		_, lane := p.place(partition)
-		of[p.topic] = max(of[p.topic], lane.of.Partitions)
+		m.topics[partition.Topic][p.topic] = max(m.topics[partition.Topic][p.topic], lane.of.Partitions)
 	}
 }
 

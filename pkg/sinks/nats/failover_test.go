@@ -99,7 +99,7 @@ func (r *fencedPublisher) newestInTail(from sinks.LanePosition) (newest int) {
 	r.t.Helper()
 	for begun := time.Now(); ; {
 		newest = 0
-		_, err := r.sink.ReadTail(r.t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: from}, func(_ sinks.Lane, e sinks.Emitted) error {
+		_, err := r.sink.ReadTail(r.t.Context(), map[sinks.Lane]sinks.Tail{singleLane: {From: from}}, func(_ sinks.Lane, e sinks.Emitted) error {
 			version := 0
 			if _, err := fmt.Sscan(e.ResourceVersion, &version); err != nil {
 				return err
@@ -399,7 +399,7 @@ func TestByMessageIDAnOlderExporterIsDeposedBeforeItSendsMore(t *testing.T) {
 	_, err := publishChanges(t, older.sink, newPod("web", 3))
 	mustBeDeposedBy(t, err, "two")
 	var tail []string
-	if _, err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: places[singleLane]}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ResourceVersion); return nil }); err != nil {
+	if _, err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.Tail{singleLane: {From: places[singleLane]}}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ResourceVersion); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if len(tail) != 1 || tail[0] != "2" {
@@ -501,7 +501,7 @@ func TestABucketIsFencedAndItsTailIsRead(t *testing.T) {
 	_, err := publishChanges(t, older.sink, newPod("a", 5))
 	mustBeDeposedBy(t, err, "two")
 	var tail []string
-	if _, err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: 1}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ID); return nil }); err != nil {
+	if _, err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.Tail{singleLane: {From: 1}}, func(_ sinks.Lane, e sinks.Emitted) error { tail = append(tail, e.ID); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if want := "c/uid-a/3/updated c/uid-b/4/deleted"; strings.Join(tail, " ") != want {

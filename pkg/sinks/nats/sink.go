@@ -294,15 +294,15 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 }
 
 // ReadTail implements [sinks.Fenced]. All lanes are in one stream, which is read once: no lane waits alone.
-func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.LanePosition, emitted func(sinks.Lane, sinks.Emitted) error) (
+func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.Tail, emitted func(sinks.Lane, sinks.Emitted) error) (
 	map[sinks.Lane]error, error,
 ) {
 	t := s.fence.current.Load()
 	if t == nil {
 		return nil, nil
 	}
-	for _, position := range lanes {
-		s.end.recordCovered(uint64(max(position, 1)) - 1)
+	for _, tail := range lanes {
+		s.end.recordCovered(uint64(max(tail.Reached, 1)) - 1)
 	}
 	tails, first := planTails(lanes, t.endSequence)
 	if first > t.endSequence {

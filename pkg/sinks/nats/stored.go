@@ -351,14 +351,14 @@ func (t laneTail) mayContain(sequence, hash uint64, kind event.Type) bool {
 }
 
 // planTails returns the lanes that can be read from a stream that ends at a sequence, and the first sequence to read.
-func planTails(lanes map[sinks.Lane]sinks.LanePosition, end uint64) (all []laneTail, first uint64) {
+func planTails(lanes map[sinks.Lane]sinks.Tail, end uint64) (all []laneTail, first uint64) {
 	first = math.MaxUint64
-	for lane, position := range lanes {
+	for lane, tail := range lanes {
 		index, of, known := parseLane(lane)
 		if !known {
 			continue
 		}
-		from := uint64(max(position, 1))
+		from := uint64(max(tail.From, 1))
 		if from > end+1 { // the stream was recreated
 			from = 1
 		}

@@ -41,7 +41,7 @@ func TestATailIsCompleteThoughMirrorsAnswer(t *testing.T) {
 	newer := startFencedPublisher(t, cfg, "two")
 	for range 20 { // either may answer
 		var got []string
-		if _, err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.LanePosition{singleLane: 1}, func(_ sinks.Lane, e sinks.Emitted) error { got = append(got, e.ID); return nil }); err != nil {
+		if _, err := newer.sink.ReadTail(t.Context(), map[sinks.Lane]sinks.Tail{singleLane: {From: 1}}, func(_ sinks.Lane, e sinks.Emitted) error { got = append(got, e.ID); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(got, want) {
@@ -56,7 +56,7 @@ func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 	cfg := testConfig(server.URL())
 	cfg.Lanes = lanes
 	older := startFencedPublisher(t, cfg, "one")
-	want, from := map[sinks.Lane][]string{}, map[sinks.Lane]sinks.LanePosition{"not one": 1}
+	want, from := map[sinks.Lane][]string{}, map[sinks.Lane]sinks.Tail{"not one": {From: 1}}
 	for i := range objects {
 		c := newPod(fmt.Sprint("web-", i), 1)
 		lane := older.sink.splitLaneOf(c)
@@ -64,7 +64,7 @@ func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		want[lane] = append(want[lane], c.ID())
-		from[lane] = 1
+		from[lane] = sinks.Tail{From: 1}
 	}
 	behind := newPod("behind", 1)
 	begin := older.sink.LaneProgress()
@@ -73,7 +73,7 @@ func TestTheTailsOfManyLanesAreReadAtOnce(t *testing.T) {
 	for _, place := range begin {
 		end = max(end, place)
 	}
-	from[singleLane] = end
+	from[singleLane] = sinks.Tail{From: end}
 	want[singleLane] = []string{behind.ID()}
 	lane := older.sink.splitLaneOf(behind)
 	if _, known := from[lane]; known {
