@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -58,8 +59,8 @@ type checkpointer struct {
 	collected uint64      // offset; at most that of target
 
 	resources resourceNumbers
-	lanes     map[sinkLane]uint64 // by number in the state
-	lastLane  uint64              // highest number of a lane
+	lanes     map[sinkLane]numberedLane // as stored
+	lastLane  uint64                    // highest number of a lane
 }
 
 // newCheckpointer returns the checkpointer of an owner that continues from a state with this content.
@@ -69,7 +70,7 @@ func (w *Writer) newCheckpointer(stored checkpointRecord, rebuild bool, c stateC
 		mirror: w.mirror, entries: w.entries, sinks: w.sinks, stats: w.stats,
 		stored: stored, members: c.members, collected: stored.offset, rebuild: rebuild, rebuilt: rebuild,
 		resources: resourceNumbers{byName: map[string]numberedResource{}},
-		lanes:     map[sinkLane]uint64{},
+		lanes:     map[sinkLane]numberedLane{},
 	}
 	for n, r := range c.resources {
 		p.resources.byName[r.String()] = numberedResource{n, r}
@@ -77,10 +78,16 @@ func (w *Writer) newCheckpointer(stored checkpointRecord, rebuild bool, c stateC
 	}
 	p.batch = p.newBatch()
 	for n, l := range c.lanes {
-		p.lanes[sinkLane{l.sink, l.lane}] = n
+		p.lanes[sinkLane{l.sink, l.lane}] = numberedLane{n, l.tail.From}
 		p.lastLane = max(p.lastLane, n)
 	}
 	return p
+}
+
+// numberedLane is a lane of the state.
+type numberedLane struct {
+	number uint64
+	from   sinks.LanePosition // see sinks.Tail
 }
 
 // resourceNumbers are the numbers that keys of the state use for resources.
@@ -267,7 +274,13 @@ func (p *checkpointer) commitTarget(ctx context.Context) error {
 	p.coverTails(c)
 	reached := p.sinks.laneProgress()
 	for lane, position := range c.progress {
-		p.addLane(p.batch, lane, sinks.Tail{From: position, Reached: max(position, reached[lane])})
+		p.addLane(p.batch, lane, sinks.Tail{From: position, Reached: cmp.Or(reached[lane], position)})
+	}
+	for lane, position := range reached {
+		stored, isStored := p.lanes[lane]
+		if _, covers := c.progress[lane]; !covers && isStored {
+			p.addLane(p.batch, lane, sinks.Tail{From: stored.from, Reached: position})
+		}
 	}
 	p.removeLanes(p.batch, c.gone)
 	p.addMembers(p.batch, &c.Members, owner.owner.Generation)
@@ -321,25 +334,25 @@ func (p *checkpointer) addResources(b *entryBatch, resources []event.StoredResou
 
 func (p *checkpointer) removeLanes(b *entryBatch, gone []sinkLane) {
 	for _, lane := range gone {
-		n, stored := p.lanes[lane]
-		if !stored {
+		stored, isStored := p.lanes[lane]
+		if !isStored {
 			continue
 		}
-		b.setEntry(encodeKey(keyLane, n), nil)
-		b.setEntry(encodeKey(keyProgress, n), nil)
+		b.setEntry(encodeKey(keyLane, stored.number), nil)
+		b.setEntry(encodeKey(keyProgress, stored.number), nil)
 		delete(p.lanes, lane)
 	}
 }
 
 // addLane adds the progress of a lane, and the lane itself if the state does not have it.
 func (p *checkpointer) addLane(b *entryBatch, lane sinkLane, tail sinks.Tail) {
-	n, ok := p.lanes[lane]
-	if !ok {
+	n := p.lanes[lane].number
+	if n == 0 {
 		p.lastLane++
 		n = p.lastLane
-		p.lanes[lane] = n
 		b.setIfChanged(encodeKey(keyLane, n), form.EncodeValue(nil, codeLane, &lane))
 	}
+	p.lanes[lane] = numberedLane{n, tail.From}
 	b.setIfChanged(encodeKey(keyProgress, n), form.EncodeValue(nil, codeProgress, &tail))
 }
 

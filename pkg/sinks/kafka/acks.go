@@ -233,6 +233,17 @@ func (a *ackLog) contradict(partition cluster.Partition) {
 	}
 }
 
+// doubted returns the partitions that may have lost what they had acknowledged.
+func (a *ackLog) doubted() map[cluster.Partition]bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := map[cluster.Partition]bool{}
+	for partition, p := range a.partitions {
+		all[partition] = p.doubt != ackTrusted
+	}
+	return all
+}
+
 func (a *ackLog) recordBegin(lanes map[sinks.Lane]sinks.LanePosition) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -319,22 +330,13 @@ func (a *ackLog) recordPosition(of ackPlace, position int64, isBehindEnd bool) {
 }
 
 // recordTail records the last batch of a partition that was read to its end: this process skips what it finds there, and
-// sends that again if the partition loses it. first is the lowest offset in the journal of what is skipped already; 0: none.
+// sends that again if the partition loses it. first is the lowest offset in the journal of what may be skipped.
 func (a *ackLog) recordTail(of ackPlace, last protocol.Origin, first uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p := a.partitionIn(of.Partition, of.shape.ID); last.End > p.end() {
 		p.addMark(a.spacing, ackMark{first: first, partitions: of.shape.Partitions, origin: last})
 		p.leaderEpoch = max(p.leaderEpoch, of.leaderEpoch)
-	}
-}
-
-// recordSkipped records that messages from an offset in the journal on were found in a tail, and are skipped.
-func (a *ackLog) recordSkipped(partition cluster.Partition, offset uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if p := a.partitions[partition]; p != nil && len(p.marks) > 0 {
-		p.newestMark().first = lowestOffset(p.newestMark().first, offset)
 	}
 }
 

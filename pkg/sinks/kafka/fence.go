@@ -299,17 +299,18 @@ func (s *Sink) delayChangedProducer(id string) error {
 }
 
 // LaneProgress implements [sinks.Fenced]. Lanes to one partition, as before and after a topic grew, share its progress,
-// unless the topic was recreated.
+// unless the topic was recreated. What may have gone back is left out: the state keeps how far it had got.
 func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	f := s.fence.Load()
 	if !f.isReplicated() {
 		return nil
 	}
+	doubted := f.acks.doubted()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	positions := make(map[sinks.Lane]sinks.LanePosition, len(f.lanes))
 	for lane, l := range f.lanes {
-		if progress := f.lockedPartition(l.Partition).progressIn(l.of.ID); progress != nil {
+		if progress := f.lockedPartition(l.Partition).progressIn(l.of.ID); progress != nil && !doubted[l.Partition] {
 			positions[lane] = sinks.LanePosition(progress.deliveredUpTo.Load())
 		}
 	}

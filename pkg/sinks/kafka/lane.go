@@ -80,8 +80,8 @@ func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, er
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}
-		if err := l.useTopic(ctx); err != nil {
-			return n, err
+		if recreated, err := l.useTopic(ctx); err != nil || recreated && n > 0 {
+			return n, err // what the former topic has is to be stored before the first message of the next one
 		}
 		if err := l.acks.confirm(ctx, l.partition.id()); err != nil {
 			return n, err
@@ -89,7 +89,7 @@ func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, er
 		if n += l.acks.creditRestored(l.partition.id(), l.shape(), batch[n:]); n == len(batch) {
 			break
 		}
-		if err := l.numbers.prepare(ctx, len(l.window.batches)); err != nil {
+		if err := l.numbers.prepare(ctx, batch[n].Offset, len(l.window.batches)); err != nil {
 			return n, err
 		}
 		if n += l.numbers.creditWritten(batch[n:]); n == len(batch) {
@@ -115,30 +115,30 @@ func (l *lane) publishBatch(ctx context.Context, batch []sinks.Message) (int, er
 
 // useTopic makes the lane write to the topic that has the name now, as far as is known. A topic with fewer partitions than
 // the lane has in its name was recreated. It gets nothing through this lane: what is not acknowledged is sent again through
-// other lanes, and must not be there already.
-func (l *lane) useTopic(ctx context.Context) error {
+// other lanes, and must not be there already. recreated: the lane has written to another topic of the name.
+func (l *lane) useTopic(ctx context.Context) (recreated bool, err error) {
 	layout := l.partition.topic.layout.Load()
 	if layout == nil {
-		var err error
 		if layout, err = l.partition.topics.refreshLayout(ctx, l.partition.topic, nil); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if layout.Err == nil && len(layout.Leads) < l.count {
-		return fmt.Errorf("%s: %w", l.partition, cluster.ErrNoPartition)
+		return false, fmt.Errorf("%s: %w", l.partition, cluster.ErrNoPartition)
 	}
 	if l.partition.topics.checker.refusal(l.partition.topic.name) != nil {
 		if err := l.partition.topics.checker.checkTopic(ctx, l.partition.topic.name, layout); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if err := l.useFence(ctx); err != nil {
-		return err
+		return false, err
 	}
-	if l.window.topic = layout.ID; l.numbers.useTopic(layout.ID) {
+	l.window.topic = layout.ID
+	if recreated = l.numbers.useTopic(layout.ID); recreated {
 		l.window.dropBatches()
 	}
-	return nil
+	return recreated, nil
 }
 
 // shape is the topic that the lane writes to, as the lane knows it.

@@ -127,6 +127,32 @@ func TestPositionsInADeletedTopicAreNotThoseOfTheNextOne(t *testing.T) {
 	}
 }
 
+// TestWhatADeletedTopicAcceptedIsStoredBeforeTheNextOneGetsAnything: a process that crashes after that must not send it to
+// the next topic, behind what it finds there.
+func TestWhatADeletedTopicAcceptedIsStoredBeforeTheNextOneGetsAnything(t *testing.T) {
+	t.Parallel()
+	_, brokers := startFakeCluster(t, kfake.NumBrokers(1), kfake.SeedTopics(1, topicA))
+	s := openSink(t, Config{Brokers: brokers, Topic: topicA, CheckTopics: checkOff})
+	name := laneName(topicA, 0, 1)
+	publishUntilAccepted(t, s, name, pods("a", 1, 11))
+	l, err := s.lanes.laneByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := pods("a", 11, 31)
+	for _, m := range batch[:5] { // answers that the next call counts
+		l.uncounted = append(l.uncounted, m.Offset)
+	}
+	deleteTopic(t, brokers, topicA)
+	createTopicWhenDeleted(t, brokers, topicA, 1)
+	s.topics.checkLayouts(t.Context(), []*topic{s.topics.topicByName(topicA)})
+	if n, err := s.Publish(t.Context(), name, batch); n != 5 || err != nil || len(readTopics(t, brokers, topicA)) > 0 {
+		t.Fatalf("accepted %d, %v, and the recreated topic has %d records", n, err, len(readTopics(t, brokers, topicA)))
+	}
+	publishUntilAccepted(t, s, name, batch[5:])
+	wantVersions(t, readTopics(t, brokers, topicA), 16, 31)
+}
+
 // TestAReplacedProcessWritesNothingToARecreatedTopic, though nothing was written there that could fence it, and whether it
 // finds the topic or creates it.
 func TestAReplacedProcessWritesNothingToARecreatedTopic(t *testing.T) {

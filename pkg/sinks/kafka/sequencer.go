@@ -30,8 +30,9 @@ type sequencer interface {
 	// unsettled batches, which are numbered for that one, are dropped. Their messages are not written.
 	useTopic(id protocol.TopicID) (void bool)
 	// prepare is called before batches are encoded. It finds out what the partition holds of earlier attempts with an unknown
-	// outcome. inFlight is the number of unsettled batches.
-	prepare(ctx context.Context, inFlight int) error
+	// outcome. next is the offset in the journal of the first message that is not accepted, inFlight the number of unsettled
+	// batches.
+	prepare(ctx context.Context, next uint64, inFlight int) error
 	// creditWritten returns how many messages at the head of batch prepare has found in the partition.
 	creditWritten(batch []sinks.Message) int
 	// ensureProducerID makes nextSequence valid.
@@ -102,10 +103,10 @@ func (s *numberedSequencer) isKnownToBroker() bool {
 	return !s.off && time.Since(s.lastWritten) <= producerRetention
 }
 
-func (s *numberedSequencer) isNumbered() bool                 { return !s.off }
-func (*numberedSequencer) prepare(context.Context, int) error { return nil }
-func (*numberedSequencer) creditWritten([]sinks.Message) int  { return 0 }
-func (*numberedSequencer) recordSent()                        {}
+func (s *numberedSequencer) isNumbered() bool                         { return !s.off }
+func (*numberedSequencer) prepare(context.Context, uint64, int) error { return nil }
+func (*numberedSequencer) creditWritten([]sinks.Message) int          { return 0 }
+func (*numberedSequencer) recordSent()                                {}
 
 // useTopic implements [sequencer]. The numbers go on: the leader of the topic that has replaced another one takes any from a
 // producer that it does not know, so the lane has one batch under way until the first is acknowledged.
@@ -208,7 +209,7 @@ func (s *fencedSequencer) useTopic(id protocol.TopicID) (void bool) {
 	return void
 }
 
-func (s *fencedSequencer) prepare(ctx context.Context, inFlight int) error {
+func (s *fencedSequencer) prepare(ctx context.Context, next uint64, inFlight int) error {
 	if err := s.fence.ensureMayPublish(ctx); err != nil {
 		return err
 	}
@@ -221,7 +222,7 @@ func (s *fencedSequencer) prepare(ctx context.Context, inFlight int) error {
 		}
 	}
 	if inFlight == 0 && s.progress.inDoubt {
-		return s.resolveInDoubt(ctx)
+		return s.resolveInDoubt(ctx, next)
 	}
 	return nil
 }
@@ -253,7 +254,7 @@ func (s *fencedSequencer) startPartition(ctx context.Context) error {
 }
 
 // resolveInDoubt fences the batches that may be under way, and then reads which messages are in the partition.
-func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
+func (s *fencedSequencer) resolveInDoubt(ctx context.Context, next uint64) error {
 	epoch, err := s.fence.fencePartition(ctx, s.partition.id())
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.partition, err)
@@ -261,7 +262,7 @@ func (s *fencedSequencer) resolveInDoubt(ctx context.Context) error {
 	found := map[string]bool{}
 	lane := recordedLane(s.lane, s.topic)
 	from := map[sinks.Lane]sinks.Tail{lane: {From: sinks.LanePosition(s.progress.deliveredUpTo.Load())}}
-	failed, err := readTail(ctx, s.partition.reader, s.fence, from, false, func(_ sinks.Lane, e sinks.Emitted) error {
+	failed, err := readTail(ctx, s.partition.reader, s.fence, from, false, next, func(_ sinks.Lane, e sinks.Emitted) error {
 		if len(found) < maxFoundIDs {
 			found[e.ID] = true
 		}
@@ -283,9 +284,6 @@ func (s *fencedSequencer) creditWritten(batch []sinks.Message) int {
 	n := 0
 	for n < len(batch) && s.foundIDs[batch[n].Change.ID()] {
 		n++
-	}
-	if n > 0 {
-		s.fence.acks.recordSkipped(s.partition.id(), batch[0].Offset)
 	}
 	if n < len(batch) {
 		s.foundIDs = nil

@@ -189,7 +189,7 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.Tail, em
 		lanes = maps.Clone(lanes)
 		maps.DeleteFunc(lanes, func(lane sinks.Lane, _ sinks.Tail) bool { return failed[lane] != nil })
 	}
-	waiting, err = readTail(ctx, reader, f, lanes, true, emitted)
+	waiting, err = readTail(ctx, reader, f, lanes, true, 1, emitted)
 	if err == nil && f != nil {
 		f.leaveOutMissing(ctx, waiting)
 		maps.Copy(waiting, failed)
@@ -217,8 +217,8 @@ func (f *fence) leaveOutMissing(ctx context.Context, waiting map[sinks.Lane]erro
 // as before and after a topic grew, are read one after the other. With a fence only records under the producer IDs of its
 // group count: another deployment may write objects of the same names to the topic, and a forged record has another producer
 // ID. It also records the ends then, which saves a request before the first batch of each lane. takeOver: other processes
-// have published what is found, and what lies before it.
-func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.Tail, takeOver bool,
+// have published what is found, and what lies before it. first is the lowest offset in the journal of what may be found.
+func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[sinks.Lane]sinks.Tail, takeOver bool, first uint64,
 	emitted func(sinks.Lane, sinks.Emitted) error,
 ) (failed map[sinks.Lane]error, err error) {
 	var calling sync.Mutex // brokers are read concurrently, and emitted is called by one goroutine at a time
@@ -253,7 +253,7 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 			if one.Err != nil {
 				unreadable[one.Partition] = one.Err
 			} else if lane := laneOfSpan[one]; f != nil && one.Known {
-				f.recordEnd(one, round[lane], lanes[lane], takeOver)
+				f.recordEnd(one, round[lane], lanes[lane], takeOver, first)
 			}
 		}
 	}
@@ -268,20 +268,18 @@ func readTail(ctx context.Context, reader *cluster.Reader, f *fence, lanes map[s
 	return failed, nil
 }
 
-// recordEnd records the end of a partition of which a tail was read, and what that was. After a take-over changes of it are
-// skipped wherever they are in the journal.
-func (f *fence) recordEnd(read *cluster.Span, l topicLane, tail sinks.Tail, takeOver bool) {
-	id, skipped := read.Shape.ID, uint64(0)
+// recordEnd records the end of a partition of which a tail was read, and what that was.
+func (f *fence) recordEnd(read *cluster.Span, l topicLane, tail sinks.Tail, takeOver bool, first uint64) {
+	id := read.Shape.ID
 	place := ackPlace{read.Partition, cluster.TopicShape{ID: id, Partitions: l.of.Partitions}, read.Lead.Epoch}
-	if takeOver {
-		if skipped = 1; id == l.of.ID {
-			f.acks.recordPosition(place, int64(tail.From), false)
-		}
+	isKnown := takeOver && id == l.of.ID
+	if isKnown {
+		f.acks.recordPosition(place, int64(tail.From), false)
 	}
 	if read.Origin.End > 0 {
-		f.acks.recordTail(place, read.Origin, skipped)
+		f.acks.recordTail(place, read.Origin, first)
 	}
-	if takeOver && id == l.of.ID && int64(tail.Reached) > read.End {
+	if isKnown && int64(tail.Reached) > read.End {
 		f.acks.recordPosition(place, int64(tail.Reached), true)
 	}
 	if known := f.partition(read.Partition); known.progressIn(id) == nil {
