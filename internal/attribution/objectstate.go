@@ -30,82 +30,51 @@ func readState(c *event.Change) (s objectState, ok bool) {
 		return objectState{}, false
 	}
 	pod := isPod(c.Resource)
-	eachMember(c.After, 0, func(key string, b []byte, i int) {
+	for name, value := range rawjson.Value(c.After).Members() {
 		switch {
-		case key == "metadata":
-			s.readMetadata(b, i)
-		case key == "spec" && pod:
-			eachMember(b, i, func(key string, b []byte, i int) { s.bound = s.bound || key == "nodeName" && stringAt(b, i) != "" })
-		case key == "status" && pod:
-			eachMember(b, i, func(key string, b []byte, i int) {
-				s.evicted = s.evicted || key == "conditions" && hasEvictionCondition(b, i)
-			})
+		case string(name) == "metadata":
+			s.readMetadata(value)
+		case string(name) == "spec" && pod:
+			s.bound = value.Member("nodeName").Text() != ""
+		case string(name) == "status" && pod:
+			s.evicted = hasEvictionCondition(value.Member("conditions"))
 		}
-	})
+	}
 	s.deletable = s.deletable && pod
 	return s, true
 }
 
-func (s *objectState) readMetadata(b []byte, i int) {
+func (s *objectState) readMetadata(metadata rawjson.Value) {
 	var held, grace bool
-	eachMember(b, i, func(key string, b []byte, i int) {
-		switch key {
+	for name, value := range metadata.Members() {
+		switch string(name) {
 		case "creationTimestamp":
-			if t, err := time.Parse(time.RFC3339, stringAt(b, i)); err == nil {
+			if t, err := time.Parse(time.RFC3339, value.Text()); err == nil {
 				s.created = t.Add(creationPrecision)
 			}
-			return
+			continue
 		case "deletionTimestamp":
-			s.deleting = b[i] == '"'
+			s.deleting = value.IsText()
 		case "deletionGracePeriodSeconds":
-			grace = b[i] != '0'
+			grace = value[0] != '0'
 		case "finalizers":
-			held = b[i] == '['
+			held = value[0] == '['
 		default:
-			return
+			continue
 		}
-		s.deletionHash += maphash.String(seed, key) ^ maphash.Bytes(seed, b[i:rawjson.SkipTrustedValue(b, i)])
-	})
+		s.deletionHash += maphash.Bytes(seed, name) ^ maphash.Bytes(seed, value)
+	}
 	s.deletable = s.deleting && !held && !grace
 }
 
-// hasEvictionCondition reports whether the conditions at i include the one that an eviction sets.
-func hasEvictionCondition(b []byte, i int) bool {
-	if b[i] != '[' {
-		return false
+// hasEvictionCondition reports whether the conditions include the one that an eviction sets.
+func hasEvictionCondition(conditions rawjson.Value) bool {
+	for one := range conditions.Elements() {
+		if one.Member("type").Text() == "DisruptionTarget" && one.Member("reason").Text() == "EvictionByEvictionAPI" {
+			return true
+		}
 	}
-	found := false
-	for e := rawjson.EnterArray(b, i); e.Next(); e.I = rawjson.SkipTrustedValue(b, e.I) {
-		var kind, reason string
-		eachMember(b, e.I, func(key string, b []byte, i int) {
-			switch key {
-			case "type":
-				kind = stringAt(b, i)
-			case "reason":
-				reason = stringAt(b, i)
-			}
-		})
-		found = found || kind == "DisruptionTarget" && reason == "EvictionByEvictionAPI"
-	}
-	return found
-}
-
-// eachMember calls f for the members of the object at i. Bodies in the journal are well-formed JSON.
-func eachMember(b []byte, i int, f func(key string, b []byte, i int)) {
-	if b[i] != '{' {
-		return
-	}
-	for m := rawjson.EnterObject(b, i); m.Next(); m.I = rawjson.SkipTrustedValue(b, m.I) {
-		f(string(m.Key), b, m.I)
-	}
-}
-
-// stringAt returns the string at i; "" if it is not a string.
-func stringAt(b []byte, i int) string {
-	if b[i] != '"' {
-		return ""
-	}
-	return string(rawjson.Unquote(b[i:rawjson.SkipString(b, i)]))
+	return false
 }
 
 // encodedQueue holds requests in their stored form until a change has their address. Most events of an audit log never meet

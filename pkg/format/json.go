@@ -32,9 +32,8 @@ func AppendFacts(b []byte, c *event.Change) []byte {
 		return append(appendBody(b, `,"changed":`, c.Changed), '}')
 	}
 	b, separator := append(b, `,"changed":`...), byte('[')
-	for e := rawjson.EnterArray(c.Changed, 0); e.Next(); e.I = rawjson.SkipTrustedValue(c.Changed, e.I) {
-		path := e.I + len(`{"path":`)
-		b = append(append(b, separator), c.Changed[path:rawjson.SkipTrustedValue(c.Changed, path)]...)
+	for difference := range rawjson.Value(c.Changed).Elements() {
+		b = append(append(b, separator), difference.Member("path")...)
 		separator = ','
 	}
 	if separator == '[' {

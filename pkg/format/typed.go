@@ -97,15 +97,14 @@ func appendColumns(b, body []byte, c *event.Change) []byte {
 	b = appendKeyColumns(append(b, '{'), c)
 	b = appendMember(b, `,"version":`, c.Resource.Version)
 	b = appendMember(b, `,"kind":`, c.Resource.Kind)
-	b = appendMetadata(b, findMember(object, "metadata"))
+	b = appendMetadata(b, rawjson.Value(object).Member("metadata"))
 	return append(appendText(append(b, `,"object":`...), object), '}')
 }
 
 // appendMetadata appends the columns that are read from the metadata of an object.
-func appendMetadata(b, metadata []byte) []byte {
-	for m := enterObject(metadata); m.Next(); m.I = rawjson.SkipTrustedValue(metadata, m.I) {
-		value := metadata[m.I:rawjson.SkipTrustedValue(metadata, m.I)]
-		switch string(m.Key) {
+func appendMetadata(b []byte, metadata rawjson.Value) []byte {
+	for name, value := range metadata.Members() {
+		switch string(name) {
 		case "uid":
 			b = appendColumn(b, `,"uid":`, value)
 		case "resourceVersion":
@@ -120,19 +119,18 @@ func appendMetadata(b, metadata []byte) []byte {
 			}
 		case "ownerReferences":
 			owner := findOwner(value)
-			b = appendColumn(b, `,"owner_kind":`, findMember(owner, "kind"))
-			b = appendColumn(b, `,"owner_name":`, findMember(owner, "name"))
-			b = appendColumn(b, `,"owner_uid":`, findMember(owner, "uid"))
+			b = appendColumn(b, `,"owner_kind":`, owner.Member("kind"))
+			b = appendColumn(b, `,"owner_name":`, owner.Member("name"))
+			b = appendColumn(b, `,"owner_uid":`, owner.Member("uid"))
 		}
 	}
 	return b
 }
 
 // findOwner returns the owner that controls the object, or else the first one.
-func findOwner(owners []byte) (owner []byte) {
-	for e := rawjson.EnterArray(owners, 0); e.Next(); e.I = rawjson.SkipTrustedValue(owners, e.I) {
-		each := owners[e.I:rawjson.SkipTrustedValue(owners, e.I)]
-		if string(findMember(each, "controller")) == "true" {
+func findOwner(owners rawjson.Value) (owner rawjson.Value) {
+	for each := range owners.Elements() {
+		if string(each.Member("controller")) == "true" {
 			return each
 		}
 		if owner == nil {
@@ -142,27 +140,17 @@ func findOwner(owners []byte) (owner []byte) {
 	return owner
 }
 
-// findMember returns the value of a member of an object; nil if it has none.
-func findMember(object []byte, name string) []byte {
-	for m := enterObject(object); m.Next(); m.I = rawjson.SkipTrustedValue(object, m.I) {
-		if string(m.Key) == name {
-			return object[m.I:rawjson.SkipTrustedValue(object, m.I)]
-		}
-	}
-	return nil
-}
-
 // appendColumn appends a column of text if the value is one.
-func appendColumn(b []byte, member string, value []byte) []byte {
-	if len(value) == 0 || value[0] != '"' {
+func appendColumn(b []byte, member string, value rawjson.Value) []byte {
+	if !value.IsText() {
 		return b
 	}
-	return appendMember(b, member, writtenName(string(rawjson.Unquote(value))))
+	return appendMember(b, member, writtenName(value.Text()))
 }
 
 // appendTime appends a column of time, if the value is one: a redacted one is not.
-func appendTime(b []byte, member string, value []byte) []byte {
-	if len(value) == 0 || value[0] != '"' {
+func appendTime(b []byte, member string, value rawjson.Value) []byte {
+	if !value.IsText() {
 		return b
 	}
 	if _, err := time.Parse(time.RFC3339Nano, string(value[1:len(value)-1])); err != nil {
@@ -226,12 +214,12 @@ func findPayload(text []byte, registered *avro.Schema) []byte {
 	if !bytes.HasPrefix(text, []byte(typedStart)) || rawjson.SkipValue(text, 0, 0) != len(text) {
 		return nil
 	}
-	return findMember(text, "payload")
+	return rawjson.Value(text).Member("payload")
 }
 
 // readRow returns the object of a typed row; nil if it is none.
 func readRow(row []byte) []byte {
-	if object := findMember(row, "object"); len(object) > 0 && object[0] == '"' {
+	if object := rawjson.Value(row).Member("object"); object.IsText() {
 		return rawjson.Unquote(object)
 	}
 	return nil

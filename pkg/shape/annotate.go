@@ -61,31 +61,19 @@ func (a annotator) annotate(bodies ...*[]byte) (err error) {
 		if *body, err = a.replaced.selectFrom(*body); err != nil {
 			return err
 		}
-		metadata, _ := valueOf(*body, rawjson.SkipSpace(*body, 0), "metadata")
-		switch at, end := valueOf(*body, metadata, "annotations"); {
-		case metadata < 0 || (*body)[metadata] != '{': // no object of Kubernetes
-		case at < 0:
-			*body = insertMembers(*body, metadata, `"annotations":{`+a.members+"}")
-		case (*body)[at] == '{':
-			*body = insertMembers(*body, at, a.members)
+		text := rawjson.Value(*body)
+		from, to := text.Find("metadata")
+		switch at, end := text[from:to].Find("annotations"); {
+		case from == to || text[from] != '{': // no object of Kubernetes
+		case at == end:
+			*body = insertMembers(text, from, `"annotations":{`+a.members+"}")
+		case text[from+at] == '{':
+			*body = insertMembers(text, from+at, a.members)
 		default: // null
-			*body = slices.Concat((*body)[:at], []byte("{"+a.members+"}"), (*body)[end:])
+			*body = slices.Concat(text[:from+at], []byte("{"+a.members+"}"), text[from+end:])
 		}
 	}
 	return nil
-}
-
-// valueOf returns where the value of a member of the object at i is in valid JSON; a negative start if there is none.
-func valueOf(b []byte, i int, name string) (start, end int) {
-	m := rawjson.EnterObject(b, i)
-	for m.Next() {
-		start, end = m.I, rawjson.SkipTrustedValue(b, m.I)
-		if string(m.Key) == name {
-			return start, end
-		}
-		m.I = end
-	}
-	return -1, -1
 }
 
 // insertMembers returns b with members at the begin of the object at i.

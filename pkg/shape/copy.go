@@ -127,7 +127,7 @@ func (w *redactionPass) findCopies() map[int]bool {
 		search.tails = slices.Concat(w.tails, secretPaths)
 	}
 	for _, v := range w.values {
-		search.addValues(w.b, v.start, 0, w.secret)
+		search.addValues(w.b[v.start:v.end], w.secret)
 	}
 	var copies map[int]bool
 	for _, a := range w.kept {

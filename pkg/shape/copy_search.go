@@ -41,29 +41,20 @@ func tailsOf(paths []path.Path) []path.Path {
 	return tails
 }
 
-// addValues adds the scalars of the redacted value at i and returns the index after it.
-func (s *copySearch) addValues(b []byte, i, depth int, ofSecret bool) int {
-	switch {
-	case i >= len(b) || depth > rawjson.MaxDepth:
-		return rawjson.FailAt(i)
-	case b[i] == '{':
-		m := rawjson.EnterObject(b, i)
-		for m.Next() {
-			m.I = s.addValues(b, m.I, depth+1, ofSecret)
+// addValues adds the scalars of a redacted value.
+func (s *copySearch) addValues(value rawjson.Value, ofSecret bool) {
+	switch value[0] {
+	case '{':
+		for _, inner := range value.Members() {
+			s.addValues(inner, ofSecret)
 		}
-		return m.I
-	case b[i] == '[':
-		e := rawjson.EnterArray(b, i)
-		for e.Next() {
-			e.I = s.addValues(b, e.I, depth+1, ofSecret)
+	case '[':
+		for inner := range value.Elements() {
+			s.addValues(inner, ofSecret)
 		}
-		return e.I
+	default:
+		s.addScalar(value, ofSecret)
 	}
-	end := rawjson.SkipValue(b, i, depth)
-	if end >= 0 {
-		s.addScalar(b[i:end], ofSecret)
-	}
-	return end
 }
 
 // addScalar adds a redacted scalar. Values of Secrets are also added decoded.

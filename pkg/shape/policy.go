@@ -334,8 +334,9 @@ func (p *PathCount) addMatch(match PathMatch, nearest string) {
 // AddObject counts the paths that match in one object. Invalid JSON matches nothing.
 func (c *PathCounter) AddObject(object []byte) {
 	c.Objects++
+	valid := rawjson.SkipValue(object, rawjson.SkipSpace(object, 0), 0) >= 0
 	for i, t := range c.trees {
-		if f := (pathSearch{b: object}); f.searchValue(rawjson.SkipSpace(object, 0), t, 0) >= 0 && f.found {
+		if valid && matches(object, t) {
 			c.Paths[i].Matched++
 			c.Paths[i].Match, c.Paths[i].Nearest = PathKnown, ""
 		}
@@ -343,31 +344,20 @@ func (c *PathCounter) AddObject(object []byte) {
 	}
 }
 
-// pathSearch searches one object for one path.
-type pathSearch struct {
-	b     []byte
-	found bool
-}
-
-func (f *pathSearch) searchValue(i int, t *path.Tree, depth int) int {
-	switch {
-	case f.found || t == nil || i >= len(f.b) || depth > rawjson.MaxDepth:
-		return rawjson.SkipValue(f.b, i, depth)
-	case t.Ends:
-		f.found = true
-		return rawjson.SkipValue(f.b, i, depth)
-	case f.b[i] == '{':
-		m := rawjson.EnterObject(f.b, i)
-		for m.Next() {
-			m.I = f.searchValue(m.I, t.Member(m.Key), depth+1)
-		}
-		return m.I
-	case f.b[i] == '[':
-		e := rawjson.EnterArray(f.b, i)
-		for e.Next() {
-			e.I = f.searchValue(e.I, t.Element, depth+1)
-		}
-		return e.I
+// matches reports whether a path ends in a value.
+func matches(value rawjson.Value, t *path.Tree) bool {
+	if t == nil || len(value) == 0 || t.Ends {
+		return t != nil && t.Ends
 	}
-	return rawjson.SkipValue(f.b, i, depth)
+	for name, inner := range value.Members() {
+		if matches(inner, t.Member(name)) {
+			return true
+		}
+	}
+	for inner := range value.Elements() {
+		if matches(inner, t.Element) {
+			return true
+		}
+	}
+	return false
 }

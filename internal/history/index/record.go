@@ -28,8 +28,9 @@ func parse(stored sinks.StoredRecord) (c *event.Change, isRow bool) {
 	if err != nil {
 		return nil, false
 	}
-	if c = changeOf(&r); r.Changed != nil {
-		c.Changed = changedIn(s.Native)
+	c = changeOf(&r)
+	if changed := rawjson.Value(s.Native).Member("changed"); r.Changed != nil && !bytes.HasPrefix(changed, []byte(`["`)) {
+		c.Changed = bytes.Clone(changed) // with values
 	}
 	return c, len(stored.Value) == 0 && !s.Type.IsControl()
 }
@@ -57,17 +58,6 @@ func changeOf(r *consumer.Record) *event.Change {
 		c.Snapshot = &event.SnapshotInfo{ID: r.Snapshot.ID, Position: r.Snapshot.Position, Count: r.Snapshot.Count}
 	}
 	return c
-}
-
-// changedIn returns the differences that a native object lists with their values.
-func changedIn(native []byte) []byte {
-	for m := rawjson.EnterObject(native, rawjson.SkipSpace(native, 0)); m.Next(); {
-		from := m.I
-		if m.I = rawjson.SkipTrustedValue(native, from); string(m.Key) == "changed" && native[from+1] != '"' {
-			return bytes.Clone(native[from:m.I])
-		}
-	}
-	return nil
 }
 
 // markOmitted lets an object that is not whole say so, as rows do: by its first member.

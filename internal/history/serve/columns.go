@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unsafe"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,20 +67,20 @@ var printers = map[string]string{
 
 // functions make cells of a path.
 var functions = map[string]func(o *content, path string) any{
-	"number":    func(o *content, path string) any { return o.get(path).number() },
+	"number":    func(o *content, path string) any { return number(o.get(path)) },
 	"since":     func(o *content, path string) any { return o.since(o.text(path)) },
-	"size":      func(o *content, path string) any { return len(o.list(path)) + o.get(path).members() },
-	"data":      func(o *content, _ string) any { return o.get("data").members() + o.get("binaryData").members() },
-	"labels":    func(o *content, path string) any { return labels.FormatLabels(o.get(path).texts()) },
+	"size":      func(o *content, path string) any { return len(o.list(path)) + members(o.get(path)) },
+	"data":      func(o *content, _ string) any { return members(o.get("data")) + members(o.get("binaryData")) },
+	"labels":    func(o *content, path string) any { return labels.FormatLabels(texts(o.get(path))) },
 	"names":     func(o *content, path string) any { return strings.Join(o.each(path, "name"), ",") },
 	"images":    func(o *content, path string) any { return strings.Join(o.each(path, "image"), ",") },
 	"balancers": func(o *content, _ string) any { return strings.Join(o.balancers(), ",") },
 	"external":  func(o *content, _ string) any { return o.external() },
 	"hosts":     func(o *content, _ string) any { return o.hosts() },
 	"job":       func(o *content, _ string) any { return o.job() },
-	"first":     func(o *content, path string) any { return append(o.list(path), nil)[0].string() },
+	"first":     func(o *content, path string) any { return append(o.list(path), nil)[0].Text() },
 	"ready": func(o *content, _ string) any {
-		return fmt.Sprintf("%d/%d", o.get("status.readyReplicas").number(), o.get("spec.replicas").number())
+		return fmt.Sprintf("%d/%d", number(o.get("status.readyReplicas")), number(o.get("spec.replicas")))
 	},
 	"selector": func(o *content, path string) any {
 		var s *metav1.LabelSelector
@@ -95,10 +94,10 @@ var functions = map[string]func(o *content, path string) any{
 	},
 	"completions": func(o *content, _ string) any {
 		of := string(o.get("spec.completions"))
-		if parallel := o.get("spec.parallelism").number(); of == "" && parallel > 1 {
+		if parallel := number(o.get("spec.parallelism")); of == "" && parallel > 1 {
 			of = fmt.Sprintf("1 of %d", parallel)
 		}
-		return fmt.Sprintf("%d/%s", o.get("status.succeeded").number(), cmp.Or(of, "1"))
+		return fmt.Sprintf("%d/%s", number(o.get("status.succeeded")), cmp.Or(of, "1"))
 	},
 	"duration": func(o *content, _ string) any {
 		until := *o
@@ -110,11 +109,11 @@ var functions = map[string]func(o *content, path string) any{
 	"ports": func(o *content, _ string) any {
 		var all []string
 		for _, p := range o.list("spec.ports") {
-			port := string(p.get("port"))
-			if to := p.get("nodePort").number(); to > 0 {
+			port := string(p.Get("port"))
+			if to := number(p.Get("nodePort")); to > 0 {
 				port += ":" + strconv.FormatInt(to, 10)
 			}
-			all = append(all, port+"/"+p.text("protocol"))
+			all = append(all, port+"/"+p.Get("protocol").Text())
 		}
 		return strings.Join(all, ",")
 	},
@@ -129,7 +128,7 @@ var functions = map[string]func(o *content, path string) any{
 	},
 	"roles": func(o *content, _ string) any {
 		roles := map[string]bool{}
-		for label, value := range o.get("metadata.labels").texts() {
+		for label, value := range texts(o.get("metadata.labels")) {
 			if role, ok := strings.CutPrefix(label, "node-role.kubernetes.io/"); ok {
 				roles[role] = true
 			} else if label == "kubernetes.io/role" {
@@ -141,8 +140,8 @@ var functions = map[string]func(o *content, path string) any{
 	},
 	"address": func(o *content, kind string) any {
 		for _, a := range o.list("status.addresses") {
-			if a.text("type") == kind {
-				return a.text("address")
+			if a.Get("type").Text() == kind {
+				return a.Get("address").Text()
 			}
 		}
 		return ""
@@ -172,7 +171,7 @@ var functions = map[string]func(o *content, path string) any{
 		return strings.TrimSuffix(o.text(path+".namespace")+"/"+o.text(path+".name"), "/")
 	},
 	"class": func(o *content, _ string) any {
-		if class, ok := o.get("metadata.annotations").texts()["volume.beta.kubernetes.io/storage-class"]; ok {
+		if class, ok := texts(o.get("metadata.annotations"))["volume.beta.kubernetes.io/storage-class"]; ok {
 			return class
 		}
 		return o.text("spec.storageClassName")
@@ -221,52 +220,57 @@ func orElse(cell any, otherwise string) any {
 
 // content is an object of which cells are made. Most of its text is passed once to find its parts, and not for each value.
 type content struct {
-	value
-	metadata, spec, status value
-	now                    time.Time // for which ages are shown
+	whole, metadata, spec, status rawjson.Value
+	now                           time.Time // for which ages are shown
 }
 
-func (v value) content(now time.Time) *content {
-	c := &content{value: v, now: now}
-	parts := map[string]*value{"metadata": &c.metadata, "spec": &c.spec, "status": &c.status}
-	for m := rawjson.EnterObject(v, 0); m.Next(); {
-		end := rawjson.SkipTrustedValue(v, m.I)
-		if end < 0 {
-			break
+func newContent(text rawjson.Value, now time.Time) *content {
+	c := &content{whole: text, now: now}
+	for name, part := range text.Members() {
+		switch string(name) {
+		case "metadata":
+			c.metadata = part
+		case "spec":
+			c.spec = part
+		case "status":
+			c.status = part
 		}
-		if part := parts[string(m.Key)]; part != nil {
-			*part = v[m.I:end:end]
-		}
-		m.I = end
 	}
 	return c
 }
 
 // get returns the value at a path of members.
-func (o *content) get(path string) value {
+func (o *content) get(path string) rawjson.Value {
 	part, rest, nested := strings.Cut(path, ".")
 	switch {
 	case !nested:
 	case part == "metadata":
-		return o.metadata.get(rest)
+		return o.metadata.Get(rest)
 	case part == "spec":
-		return o.spec.get(rest)
+		return o.spec.Get(rest)
 	case part == "status":
-		return o.status.get(rest)
+		return o.status.Get(rest)
 	}
-	return o.value.get(path)
+	return o.whole.Get(path)
 }
 
-func (o *content) list(path string) []value        { return o.get(path).elements() }
-func (o *content) each(list, path string) []string { return o.get(list).each(path) }
-func (o *content) text(path string) string         { return o.get(path).string() }
-func (o *content) isTrue(path string) bool         { return string(o.get(path)) == "true" }
+func (o *content) list(path string) []rawjson.Value { return slices.Collect(o.get(path).Elements()) }
+func (o *content) text(path string) string          { return o.get(path).Text() }
+func (o *content) isTrue(path string) bool          { return isTrue(o.get(path)) }
+
+// each returns the text at a path of each element of a list.
+func (o *content) each(list, path string) (all []string) {
+	for one := range o.get(list).Elements() {
+		all = append(all, one.Get(path).Text())
+	}
+	return all
+}
 
 // condition returns the status of a condition; "" if there is none.
 func (o *content) condition(kind string) string {
 	for _, c := range o.list("status.conditions") {
-		if c.text("type") == kind {
-			return c.text("status")
+		if c.Get("type").Text() == kind {
+			return c.Get("status").Text()
 		}
 	}
 	return ""
@@ -292,7 +296,7 @@ func (o *content) quantity(path string) string {
 func (o *content) modes(path string) string {
 	var all []string
 	for _, mode := range [][2]string{{"ReadWriteOnce", "RWO"}, {"ReadOnlyMany", "ROX"}, {"ReadWriteMany", "RWX"}, {"ReadWriteOncePod", "RWOP"}} {
-		if slices.ContainsFunc(o.list(path), func(v value) bool { return v.string() == mode[0] }) {
+		if slices.ContainsFunc(o.list(path), func(v rawjson.Value) bool { return v.Text() == mode[0] }) {
 			all = append(all, mode[1])
 		}
 	}
@@ -303,7 +307,7 @@ func (o *content) modes(path string) string {
 func (o *content) balancers() []string {
 	all := map[string]bool{}
 	for _, i := range o.list("status.loadBalancer.ingress") {
-		all[cmp.Or(i.text("ip"), i.text("hostname"))] = true
+		all[cmp.Or(i.Get("ip").Text(), i.Get("hostname").Text())] = true
 	}
 	delete(all, "")
 	return slices.Sorted(maps.Keys(all))
@@ -312,7 +316,7 @@ func (o *content) balancers() []string {
 func (o *content) external() string {
 	var all []string
 	for _, ip := range o.list("spec.externalIPs") {
-		all = append(all, ip.string())
+		all = append(all, ip.Text())
 	}
 	switch o.text("spec.type") {
 	case "ClusterIP", "NodePort":
@@ -351,9 +355,9 @@ func (o *content) job() string {
 
 func eventCells(o *content) []any {
 	first := cmp.Or(o.since(cmp.Or(o.text("firstTimestamp"), o.text("eventTime"))), unknown)
-	last, count := cmp.Or(o.since(o.text("lastTimestamp")), first), cmp.Or(o.get("count").number(), 1)
+	last, count := cmp.Or(o.since(o.text("lastTimestamp")), first), cmp.Or(number(o.get("count")), 1)
 	if o.get("series") != nil {
-		last, count = o.since(o.text("series.lastObservedTime")), o.get("series.count").number()
+		last, count = o.since(o.text("series.lastObservedTime")), number(o.get("series.count"))
 	}
 	target := strings.ToLower(o.text("involvedObject.kind"))
 	if of := o.text("involvedObject.name"); of != "" {
@@ -380,22 +384,22 @@ type podStatus struct {
 func podCells(o *content) []any {
 	s := podStatus{content: o, reason: cmp.Or(o.text("status.reason"), o.text("status.phase"))}
 	for _, c := range o.list("status.conditions") {
-		if c.text("type") == "PodScheduled" && c.text("reason") == "SchedulingGated" {
+		if c.Get("type").Text() == "PodScheduled" && c.Get("reason").Text() == "SchedulingGated" {
 			s.reason = "SchedulingGated"
 		}
 	}
 	containers := len(o.list("spec.containers"))
 	sidecars := map[string]bool{}
 	for _, c := range o.list("spec.initContainers") {
-		if c.text("restartPolicy") == "Always" {
-			sidecars[c.text("name")] = true
+		if c.Get("restartPolicy").Text() == "Always" {
+			sidecars[c.Get("name").Text()] = true
 			containers++
 		}
 	}
 	if initialized := s.addInit(sidecars); initialized || o.condition("Initialized") == "True" {
 		s.restarts, s.restarted = 0, ""
 		for _, c := range o.list("status.initContainerStatuses") {
-			if sidecars[c.text("name")] {
+			if sidecars[c.Get("name").Text()] {
 				s.addRestarts(c)
 			}
 		}
@@ -420,21 +424,21 @@ func podCells(o *content) []any {
 }
 
 // addRestarts counts the restarts of a container. Times of one form are ordered as text.
-func (s *podStatus) addRestarts(container value) {
-	s.restarts += container.get("restartCount").number()
-	s.restarted = max(s.restarted, container.text("lastState.terminated.finishedAt"))
+func (s *podStatus) addRestarts(container rawjson.Value) {
+	s.restarts += number(container.Get("restartCount"))
+	s.restarted = max(s.restarted, container.Get("lastState.terminated.finishedAt").Text())
 }
 
 // addInit takes what init containers say, and reports whether all have done their work.
 func (s *podStatus) addInit(sidecars map[string]bool) bool {
 	for i, c := range s.list("status.initContainerStatuses") {
 		s.addRestarts(c)
-		ended, waits := c.get("state.terminated") != nil, c.text("state.waiting.reason")
+		ended, waits := c.Get("state.terminated") != nil, c.Get("state.waiting.reason").Text()
 		switch {
-		case ended && c.get("state.terminated.exitCode").number() == 0:
+		case ended && number(c.Get("state.terminated.exitCode")) == 0:
 			continue
-		case sidecars[c.text("name")] && c.isTrue("started"):
-			if c.isTrue("ready") {
+		case sidecars[c.Get("name").Text()] && isTrue(c.Get("started")):
+			if isTrue(c.Get("ready")) {
 				s.ready++
 			}
 			continue
@@ -451,9 +455,9 @@ func (s *podStatus) addInit(sidecars map[string]bool) bool {
 }
 
 // endOf says how a container ended.
-func endOf(c value) string {
-	signal, code := c.get("state.terminated.signal").number(), c.get("state.terminated.exitCode").number()
-	if reason := c.text("state.terminated.reason"); reason != "" {
+func endOf(c rawjson.Value) string {
+	signal, code := number(c.Get("state.terminated.signal")), number(c.Get("state.terminated.exitCode"))
+	if reason := c.Get("state.terminated.reason").Text(); reason != "" {
 		return reason
 	}
 	if signal != 0 {
@@ -468,13 +472,13 @@ func (s *podStatus) addContainers() {
 	for _, c := range slices.Backward(s.list("status.containerStatuses")) {
 		s.addRestarts(c)
 		switch {
-		case c.text("state.waiting.reason") != "":
-			s.reason = c.text("state.waiting.reason")
-		case c.get("state.terminated") != nil:
-			if s.reason = endOf(c); c.get("state.terminated.exitCode").number() != 0 {
+		case c.Get("state.waiting.reason").Text() != "":
+			s.reason = c.Get("state.waiting.reason").Text()
+		case c.Get("state.terminated") != nil:
+			if s.reason = endOf(c); number(c.Get("state.terminated.exitCode")) != 0 {
 				failure = s.reason
 			}
-		case c.isTrue("ready") && c.get("state.running") != nil:
+		case isTrue(c.Get("ready")) && c.Get("state.running") != nil:
 			running = true
 			s.ready++
 		}
@@ -494,7 +498,7 @@ func (s *podStatus) addContainers() {
 func (s *podStatus) gates() string {
 	all, open := s.list("spec.readinessGates"), 0
 	for _, g := range all {
-		if s.condition(g.text("conditionType")) == "True" {
+		if s.condition(g.Get("conditionType").Text()) == "True" {
 			open++
 		}
 	}
@@ -504,90 +508,8 @@ func (s *podStatus) gates() string {
 	return fmt.Sprintf("%d/%d", open, len(all))
 }
 
-// value is a value of an object as JSON; nil where there is none. Cells need few of an object's values, which are found many
-// times faster than the object is decoded.
-type value []byte
-
-// valueOf returns the value of a text, in its memory.
-func valueOf(text string) value { return unsafe.Slice(unsafe.StringData(text), len(text)) }
-
-// get returns the value at a path of members.
-func (v value) get(path string) value {
-	for name := range strings.SplitSeq(path, ".") {
-		v = v.member(name)
-	}
-	if string(v) == "null" {
-		return nil
-	}
-	return v
-}
-
-// member returns the value of a member of an object.
-func (v value) member(name string) value {
-	if from, to := v.find(name); from < to {
-		return v[from:to:to]
-	}
-	return nil
-}
-
-// find returns where the value of a member of an object begins and ends; 0 for both if there is none.
-func (v value) find(name string) (from, to int) {
-	for m := rawjson.EnterObject(v, 0); m.Next(); {
-		end := rawjson.SkipTrustedValue(v, m.I)
-		if end < 0 {
-			return 0, 0
-		}
-		if string(m.Key) == name {
-			return m.I, end
-		}
-		m.I = end
-	}
-	return 0, 0
-}
-
-// members returns how many members an object has.
-func (v value) members() (n int) {
-	for m := rawjson.EnterObject(v, 0); m.Next(); n++ {
-		m.I = rawjson.SkipTrustedValue(v, m.I)
-	}
-	return n
-}
-
-// elements returns the elements of an array.
-func (v value) elements() (all []value) {
-	if len(v) == 0 || v[0] != '[' {
-		return nil
-	}
-	for e := rawjson.EnterArray(v, 0); e.Next(); {
-		end := rawjson.SkipTrustedValue(v, e.I)
-		if end < 0 {
-			return all
-		}
-		all = append(all, v[e.I:end:end])
-		e.I = end
-	}
-	return all
-}
-
-// each returns the text at a path of each element of an array.
-func (v value) each(path string) (all []string) {
-	for _, one := range v.elements() {
-		all = append(all, one.text(path))
-	}
-	return all
-}
-
-// string returns the text of a string; "" of other values.
-func (v value) string() string {
-	if len(v) == 0 || v[0] != '"' {
-		return ""
-	}
-	return string(rawjson.Unquote(v))
-}
-
-func (v value) text(path string) string { return v.get(path).string() }
-
-func (v value) number() int64 {
+// number returns an integer; 0 for other values.
+func number(v rawjson.Value) int64 {
 	n, err := strconv.ParseInt(string(v), 10, 64)
 	if err != nil {
 		return 0
@@ -595,10 +517,18 @@ func (v value) number() int64 {
 	return n
 }
 
-func (v value) isTrue(path string) bool { return string(v.get(path)) == "true" }
+func isTrue(v rawjson.Value) bool { return string(v) == "true" }
+
+// members returns how many members an object has.
+func members(v rawjson.Value) (n int) {
+	for range v.Members() {
+		n++
+	}
+	return n
+}
 
 // texts returns an object of texts.
-func (v value) texts() (all map[string]string) {
+func texts(v rawjson.Value) (all map[string]string) {
 	if v == nil || json.Unmarshal(v, &all) != nil {
 		return nil
 	}

@@ -490,7 +490,7 @@ func (w *writer) writeText(o *object) {
 func (w *writer) writePartial(o *object) {
 	text := o.text(w.buf)
 	w.buf = text
-	fmt.Fprintf(w, `{"kind":%q,"apiVersion":%q,"metadata":%s}`, partial, metav1.SchemeGroupVersion, text.member("metadata"))
+	fmt.Fprintf(w, `{"kind":%q,"apiVersion":%q,"metadata":%s}`, partial, metav1.SchemeGroupVersion, text.Member("metadata"))
 }
 
 // writeObject writes an object by itself.

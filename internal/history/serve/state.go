@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/klauspost/compress/s2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/history"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	store "github.com/kubecdc/kubecdc/pkg/history"
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
@@ -60,13 +62,14 @@ type object struct {
 
 // newObject returns the object of a row.
 func newObject(row *store.Row) *object {
-	return &object{row.Namespace, row.Name, row.ResourceVersion, pack(valueOf(row.Object)), row.Sequence}
+	text := unsafe.Slice(unsafe.StringData(row.Object), len(row.Object))
+	return &object{row.Namespace, row.Name, row.ResourceVersion, pack(text), row.Sequence}
 }
 
-func pack(text value) []byte { return slices.Clone(s2.EncodeBetter(nil, text)) }
+func pack(text []byte) []byte { return slices.Clone(s2.EncodeBetter(nil, text)) }
 
 // text returns the text of the object, in the memory of buf if that is enough.
-func (o *object) text(buf []byte) value {
+func (o *object) text(buf []byte) rawjson.Value {
 	text, err := s2.Decode(buf[:cap(buf)], o.packed)
 	if err != nil {
 		panic(err) // pack made it
@@ -77,14 +80,14 @@ func (o *object) text(buf []byte) value {
 // withVersion returns the object as it was when a change with a version deleted it.
 func (o *object) withVersion(version string) *object {
 	text := o.text(nil)
-	metadata, end := text.find("metadata")
-	from, to := text[metadata:end].find("resourceVersion")
+	metadata, end := text.Find("metadata")
+	from, to := text[metadata:end].Find("resourceVersion")
 	if from == to {
 		return o
 	}
 	last := *o
 	last.version = version
-	last.packed = pack(slices.Concat(text[:metadata+from], value(strconv.Quote(version)), text[metadata+to:]))
+	last.packed = pack(slices.Concat(text[:metadata+from], []byte(strconv.Quote(version)), text[metadata+to:]))
 	return &last
 }
 
@@ -273,11 +276,11 @@ func (s *selection) has(o *object) bool {
 	for _, r := range s.fields.Requirements() {
 		values[r.Field] = o.field(text, r)
 	}
-	return s.labels.Matches(labels.Set(text.get("metadata.labels").texts())) && s.fields.Matches(values)
+	return s.labels.Matches(labels.Set(texts(text.Get("metadata.labels")))) && s.fields.Matches(values)
 }
 
 // field returns the value of a field of a requirement. A boolean or a number that is not there is false or 0.
-func (o *object) field(text value, r fields.Requirement) string {
+func (o *object) field(text rawjson.Value, r fields.Requirement) string {
 	switch r.Field {
 	case "metadata.name":
 		return o.name
@@ -288,13 +291,13 @@ func (o *object) field(text value, r fields.Requirement) string {
 	if stored, ok := storedAs[path]; ok {
 		path = stored
 	}
-	switch found := text.get(path); {
+	switch found := text.Get(path); {
 	case found == nil && (r.Value == "false" || r.Value == "0"):
 		return r.Value
-	case len(found) > 0 && found[0] != '"':
-		return string(found)
+	case found.IsText():
+		return found.Text()
 	default:
-		return found.string()
+		return string(found)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/jsonpath"
+
+	"github.com/kubecdc/kubecdc/pkg/rawjson"
 )
 
 // ofAll are the types of the category "all", which no row has.
@@ -104,7 +106,7 @@ func customColumns(columns []column) ([]metav1.TableColumnDefinition, func(*cont
 	}
 	return headers, func(o *content) []any {
 		var decoded map[string]any
-		if json.Unmarshal(o.value, &decoded) != nil {
+		if json.Unmarshal(o.whole, &decoded) != nil {
 			decoded = nil
 		}
 		cells := []any{o.text("metadata.name")}
@@ -154,8 +156,8 @@ func (o *content) customCell(path *jsonpath.JSONPath, kind string, found reflect
 }
 
 // cellsOf returns the cells of an object of a text.
-func (t *objects) cellsOf(text value, now time.Time) []byte {
-	b, err := json.Marshal(t.cells(text.content(now)))
+func (t *objects) cellsOf(text rawjson.Value, now time.Time) []byte {
+	b, err := json.Marshal(t.cells(newContent(text, now)))
 	if err != nil {
 		return []byte("[]") // unreachable: they are texts and numbers
 	}
@@ -169,7 +171,7 @@ func (t *objects) render(some []*object, now time.Time) [][]byte {
 	workers := runtime.GOMAXPROCS(0)
 	for n := range workers {
 		all.Go(func() {
-			var text value
+			var text rawjson.Value
 			for i := n; i < len(some); i += workers {
 				text = some[i].text(text)
 				cells[i] = t.cellsOf(text, now)

@@ -50,21 +50,14 @@ func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // differences returns what a change lists as changed, see [event.Change.HasValues].
 func differences(changed []byte) (all []history.Difference) {
-	if len(changed) == 0 {
-		return nil
-	}
-	for e := rawjson.EnterArray(changed, 0); e.Next(); {
-		if changed[e.I] == '"' { // of a rule that listed paths alone when this was journaled
-			end := rawjson.SkipTrustedValue(changed, e.I)
-			all = append(all, history.Difference{Path: text(rawjson.Unquote(changed[e.I:end]))})
-			e.I = end
+	for one := range rawjson.Value(changed).Elements() {
+		if one.IsText() { // of a rule that listed paths alone when this was journaled
+			all = append(all, history.Difference{Path: text(rawjson.Unquote(one))})
 			continue
 		}
 		var d history.Difference
-		m := rawjson.EnterObject(changed, e.I)
-		for m.Next() {
-			end := rawjson.SkipTrustedValue(changed, m.I)
-			switch value := changed[m.I:end]; string(m.Key) {
+		for name, value := range one.Members() {
+			switch string(name) {
 			case "path":
 				d.Path = text(rawjson.Unquote(value))
 			case "from":
@@ -72,9 +65,8 @@ func differences(changed []byte) (all []history.Difference) {
 			case "to":
 				d.To = text(value)
 			}
-			m.I = end
 		}
-		all, e.I = append(all, d), m.I
+		all = append(all, d)
 	}
 	return all
 }
