@@ -177,15 +177,12 @@ func TruncateOnce(c *event.Change) (*event.Change, bool) {
 		return &d, true
 	}
 	for _, metadataOnly := range []bool{false, true} {
-		l := trimmer{b: *body, metadataOnly: metadataOnly}
-		if len(*body) == 0 || rawjson.CheckEnd(l.b, l.trimObject(rawjson.SkipSpace(l.b, 0))) != nil {
-			return nil, false
-		}
-		if len(l.edits) == 0 {
+		trimmed, omitted := trim(*body, metadataOnly)
+		if len(omitted) == 0 {
 			continue
 		}
-		*body = l.edits.applyTo(l.b)
-		for _, name := range l.omitted {
+		*body = trimmed
+		for _, name := range omitted {
 			markOmitted(&d, name)
 		}
 		return &d, true
@@ -199,81 +196,44 @@ func markOmitted(c *event.Change, name string) {
 	}
 }
 
-// trimmer removes the members that consumers can most easily do without.
-type trimmer struct {
-	b            []byte
-	metadataOnly bool
-	edits        edits
-	omitted      []string
+// trim removes the members that consumers can most easily do without, and returns their names; none if the body is no JSON.
+func trim(body rawjson.Value, metadataOnly bool) (trimmed []byte, omitted []string) {
+	var keep, drop []path.Path
+	if metadataOnly {
+		keep = []path.Path{path.OfNames("metadata")}
+	}
+	for key, value := range body.Members() {
+		switch name := string(key); {
+		case name == "apiVersion", name == "kind":
+		case name == "metadata":
+			for _, long := range longAnnotations(value.Member("annotations"), metadataOnly) {
+				drop, omitted = append(drop, long), append(omitted, "metadata.annotations")
+			}
+		case metadataOnly:
+			omitted = append(omitted, name)
+		case name == "status":
+			drop, omitted = append(drop, path.OfNames(name)), append(omitted, name)
+		}
+	}
+	f, err := newFieldSelector(keep, drop)
+	if f == nil || err != nil {
+		return nil, nil
+	}
+	if trimmed, err = f.selectFrom(body); err != nil {
+		return nil, nil
+	}
+	return trimmed, omitted
 }
 
-func (l *trimmer) trimObject(i int) int {
-	out := remover{edits: &l.edits}
-	m := rawjson.EnterObject(l.b, i)
-	for m.Next() {
-		switch string(m.Key) {
-		case "apiVersion", "kind":
-			out.keepItem(m.Comma)
-			m.I = rawjson.SkipValue(l.b, m.I, 1)
-		case "metadata":
-			out.keepItem(m.Comma)
-			m.I = l.trimMetadata(m.I)
-		default:
-			name, start := string(m.Key), m.I
-			if m.I = rawjson.SkipValue(l.b, start, 1); m.I < 0 {
-				break
-			}
-			if !l.metadataOnly && name != "status" {
-				out.keepItem(m.Comma)
-				break
-			}
-			out.removeItem(m.Comma, m.Start, m.I)
-			l.omitted = append(l.omitted, name)
+// longAnnotations returns the paths of annotations that are too long, or with all that of all of them.
+func longAnnotations(annotations rawjson.Value, all bool) (long []path.Path) {
+	if all && len(annotations) > 0 && annotations[0] == '{' {
+		return []path.Path{path.OfNames("metadata", "annotations")}
+	}
+	for name, value := range annotations.Members() {
+		if len(value) > maxAnnotationBytes {
+			long = append(long, path.OfNames("metadata", "annotations", string(name)))
 		}
 	}
-	return m.I
-}
-
-func (l *trimmer) trimMetadata(i int) int {
-	if i >= len(l.b) || l.b[i] != '{' {
-		return rawjson.SkipValue(l.b, i, 1)
-	}
-	out := remover{edits: &l.edits}
-	m := rawjson.EnterObject(l.b, i)
-	for m.Next() {
-		switch {
-		case string(m.Key) != "annotations" || m.I >= len(l.b) || l.b[m.I] != '{':
-			out.keepItem(m.Comma)
-			m.I = rawjson.SkipValue(l.b, m.I, 2)
-		case l.metadataOnly:
-			if m.I = rawjson.SkipValue(l.b, m.I, 2); m.I >= 0 {
-				out.removeItem(m.Comma, m.Start, m.I)
-				l.omitted = append(l.omitted, "metadata.annotations")
-			}
-		default:
-			out.keepItem(m.Comma)
-			m.I = l.trimAnnotations(m.I)
-		}
-	}
-	return m.I
-}
-
-func (l *trimmer) trimAnnotations(i int) int {
-	out := remover{edits: &l.edits}
-	m := rawjson.EnterObject(l.b, i)
-	for m.Next() {
-		start := m.I
-		if m.I = rawjson.SkipValue(l.b, start, 3); m.I < 0 {
-			break
-		}
-		if m.I-start <= maxAnnotationBytes {
-			out.keepItem(m.Comma)
-			continue
-		}
-		out.removeItem(m.Comma, m.Start, m.I)
-		if !slices.Contains(l.omitted, "metadata.annotations") {
-			l.omitted = append(l.omitted, "metadata.annotations")
-		}
-	}
-	return m.I
+	return long
 }
