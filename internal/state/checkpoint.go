@@ -264,7 +264,7 @@ func (p *checkpointer) addChange(b *entryBatch, c *event.Change) {
 		b.setEntry(key, nil)
 		return
 	}
-	b.setEntry(key, form.EncodeValue(make([]byte, 0, 24), codeKnown, &event.Known{UID: c.UID, ResourceVersion: c.ResourceVersion}))
+	b.setEntry(key, form.EncodeValue(make([]byte, 0, 24), event.CodeKnown, &event.Known{UID: c.UID, ResourceVersion: c.ResourceVersion}))
 }
 
 // commitTarget commits the collected changes with the positions, the lane progress and the record of their checkpoint.
@@ -395,7 +395,7 @@ func (p *checkpointer) rebuildFromJournal(ctx context.Context) error {
 		}
 		key := encodeKey(keyKnown, p.resourceNumber(b, r), known.Key)
 		seen[string(key)] = struct{}{}
-		b.setIfChanged(key, form.EncodeValue(nil, codeKnown, &known))
+		b.setIfChanged(key, form.EncodeValue(nil, event.CodeKnown, &event.Known{UID: known.UID, ResourceVersion: known.ResourceVersion}))
 		return b.writeBulkIfLarge(ctx)
 	})
 	if err != nil {

@@ -300,10 +300,10 @@ func (s *topicSink) ReadTail(
 func (s *topicSink) Close(context.Context) error { return nil }
 
 func appendKnown(b []byte, uid, version string) []byte {
-	return form.EncodeValue(b, codeKnown, &event.Known{UID: uid, ResourceVersion: version})
+	return form.EncodeValue(b, event.CodeKnown, &event.Known{UID: uid, ResourceVersion: version})
 }
 
 func decodeKnown(key, value string) (event.Known, error) {
 	k := event.Known{Key: key}
-	return k, form.DecodeValue("known object", value, codeKnown, &k)
+	return k, form.DecodeValue("known object", value, event.CodeKnown, &k)
 }

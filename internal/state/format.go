@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/form"
@@ -107,46 +105,6 @@ func codeLane(f *form.Coder, l *sinkLane) {
 func codeProgress(f *form.Coder, t *sinks.Tail) {
 	form.CodeNumber(f, &t.From)
 	form.CodeNumber(f, &t.Reached)
-}
-
-// Bits of the first byte of a known object: a UID that is a lower-case UUID, and a numeric resourceVersion, have short
-// forms.
-const (
-	knownUUID = 1 << iota
-	knownNumber
-)
-
-// codeKnown codes the identity of a known object. One write has several thousand of them, so the form is compact.
-func codeKnown(f *form.Coder, k *event.Known) {
-	var flags byte
-	var id uuid.UUID
-	if !f.Decoding && len(k.UID) == 36 && !strings.ContainsAny(k.UID, "ABCDEF") { // only this spelling survives decoding
-		var err error
-		if id, err = uuid.Parse(k.UID); err == nil {
-			flags |= knownUUID
-		}
-	}
-	n, isNumber := parseVersion(k.ResourceVersion)
-	if isNumber {
-		flags |= knownNumber
-	}
-	f.CodeByte(&flags)
-	uid, version := k.UID, k.ResourceVersion
-	if flags&knownUUID != 0 {
-		f.CodeFixed(id[:])
-		uid = id.String()
-	} else {
-		f.CodeText(&uid)
-	}
-	if flags&knownNumber != 0 {
-		f.CodeUvarint(&n)
-		version = strconv.FormatUint(n, 10)
-	} else {
-		f.CodeText(&version)
-	}
-	if f.Decoding {
-		k.UID, k.ResourceVersion = uid, version
-	}
 }
 
 // parseVersion parses a resourceVersion. ok is false unless it is a canonical decimal number.

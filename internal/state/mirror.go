@@ -239,7 +239,7 @@ func (t *tail) encodeCarriedObject(place emittedRef, uid string, o liveObject) [
 	if o.deleted {
 		flags |= carriedDeleted
 	}
-	known := form.EncodeValue(nil, codeKnown, &event.Known{UID: uid, ResourceVersion: o.version})
+	known := form.EncodeValue(nil, event.CodeKnown, &event.Known{UID: uid, ResourceVersion: o.version})
 	c := carriedObject{flags, place.destination, place.key, string(known)}
 	return form.EncodeValue(nil, codeCarriedObject, &c)
 }
@@ -256,7 +256,7 @@ func (t *tail) addCarried(c carriedChunk) error {
 			var o carriedObject
 			var known event.Known
 			codeCarriedObject(f, &o)
-			if form.DecodeValue("known object", o.known, codeKnown, &known) != nil {
+			if form.DecodeValue("known object", o.known, event.CodeKnown, &known) != nil {
 				f.Fail()
 				return
 			}

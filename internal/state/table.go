@@ -134,7 +134,7 @@ func (t *table) eachKnown(each func(number uint64, k event.Known) error) error {
 			return err
 		}
 		k := event.Known{Key: rest}
-		if err := form.DecodeValue("known object", e.value(), codeKnown, &k); err != nil {
+		if err := form.DecodeValue("known object", e.value(), event.CodeKnown, &k); err != nil {
 			return err
 		}
 		return each(n, k)
@@ -174,7 +174,7 @@ func (t *table) knownObject(number uint64, key string) (event.Known, error) {
 	if !ok {
 		return k, nil
 	}
-	return k, form.DecodeValue("known object", value, codeKnown, &k)
+	return k, form.DecodeValue("known object", value, event.CodeKnown, &k)
 }
 
 // stateContent is a decoded state without the known objects. Its maps are keyed by the numbers of resources and lanes.

@@ -1,17 +1,13 @@
 package deltas
 
 import (
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // KnownSet holds the known identities of a scope's objects, without their bodies. The zero value is not usable; see
@@ -194,40 +190,13 @@ func splitKey(key string) (namespace, name string) {
 	return namespace, name
 }
 
-// encodedKnown is an event.Known without its key, in a compact form, because there may be a million of them. UUIDs and
-// numeric resourceVersions are stored as binary numbers.
-//
-//	flags 1 · UID 16, or length uvarint and text · resourceVersion uvarint, or length uvarint and text
-//	· versions emitted elsewhere, length uvarint and text, if flagged · summary
+// encodedKnown is an event.Known without its key, in the compact form of [event.CodeKnown], and then its summary.
 type encodedKnown string
 
-const (
-	flagUUID = 1 << iota // a UUID in the spelling of Kubernetes
-	flagNumericVersion
-	flagEmittedElsewhere
-)
-
 func encodeKnown(k event.Known) encodedKnown {
-	var scratch [256]byte
-	b := append(scratch[:0], 0)
-	if uid, ok := parseUID(k.UID); ok {
-		b[0] |= flagUUID
-		b = append(b, uid[:]...)
-	} else {
-		b = append(binary.AppendUvarint(b, uint64(len(k.UID))), k.UID...)
-	}
-	n, err := strconv.ParseUint(k.ResourceVersion, 10, 64)
-	if err == nil && (k.ResourceVersion[0] != '0' || k.ResourceVersion == "0") { // zeros in front would not come back
-		b[0] |= flagNumericVersion
-		b = binary.AppendUvarint(b, n)
-	} else {
-		b = append(binary.AppendUvarint(b, uint64(len(k.ResourceVersion))), k.ResourceVersion...)
-	}
-	if k.EmittedElsewhere != "" {
-		b[0] |= flagEmittedElsewhere
-		b = append(binary.AppendUvarint(b, uint64(len(k.EmittedElsewhere))), k.EmittedElsewhere...)
-	}
-	return encodedKnown(append(b, k.Summary...))
+	f := form.Coder{Out: make([]byte, 0, 48)}
+	event.CodeKnown(&f, &k)
+	return encodedKnown(string(f.Out) + k.Summary)
 }
 
 // decodeKnown is the inverse of encodeKnown. The zero value decodes to an object that is not known.
@@ -236,63 +205,11 @@ func (p encodedKnown) decodeKnown(key string) event.Known {
 	if p == "" {
 		return k
 	}
-	var scratch [64]byte
-	text := scratch[:0] // a UID and a version that are stored as numbers share one string
-	rest := string(p[1:])
-	if p[0]&flagUUID != 0 {
-		text, rest = appendUUID(text, uuid.UUID([]byte(rest[:16]))), rest[16:]
-	} else {
-		n, size := decodeUvarint(rest)
-		k.UID, rest = rest[size:size+int(n)], rest[size+int(n):]
-	}
-	uid := len(text)
-	n, size := decodeUvarint(rest)
-	if rest = rest[size:]; p[0]&flagNumericVersion != 0 {
-		text = strconv.AppendUint(text, n, 10)
-	} else {
-		k.ResourceVersion, rest = rest[:n], rest[n:]
-	}
-	if p[0]&flagEmittedElsewhere != 0 {
-		n, size := decodeUvarint(rest)
-		k.EmittedElsewhere, rest = rest[size:size+int(n)], rest[size+int(n):]
-	}
-	k.Summary = rest
-	switch all := string(text); p[0] & (flagUUID | flagNumericVersion) {
-	case flagUUID | flagNumericVersion:
-		k.UID, k.ResourceVersion = all[:uid], all[uid:]
-	case flagUUID:
-		k.UID = all
-	case flagNumericVersion:
-		k.ResourceVersion = all
-	}
+	f := form.Coder{Decoding: true, In: string(p)}
+	event.CodeKnown(&f, &k)
+	k.Summary = f.In
 	return k
 }
-
-// decodeUvarint reads a number from the start of s and returns its size in bytes.
-func decodeUvarint(s string) (n uint64, size int) {
-	var b [binary.MaxVarintLen64]byte
-	return binary.Uvarint(b[:copy(b[:], s)])
-}
-
-// parseUID accepts only UUIDs in the spelling of Kubernetes, because any other spelling would not round-trip.
-func parseUID(s string) (uid uuid.UUID, ok bool) {
-	var scratch [36]byte
-	uid, err := uuid.Parse(s)
-	return uid, err == nil && string(appendUUID(scratch[:0], uid)) == s
-}
-
-// appendUUID appends a UUID in the spelling of Kubernetes.
-func appendUUID(b []byte, uid uuid.UUID) []byte {
-	for i, group := range uuidGroups {
-		if i > 0 {
-			b = append(b, '-')
-		}
-		b = hex.AppendEncode(b, uid[group[0]:group[1]])
-	}
-	return b
-}
-
-var uuidGroups = [...][2]int{{0, 4}, {4, 6}, {6, 8}, {8, 10}, {10, 16}}
 
 // Object is one API object as the API server sent it: its identity and the bytes. Objects are immutable once shared and may
 // be used by several goroutines.

@@ -5,7 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"strconv"
 	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/kubecdc/kubecdc/pkg/form"
 )
 
 // AppendFunc takes ownership of an observation. It returns before the observation is durable, blocks only if memory or disk
@@ -90,6 +95,58 @@ type Known struct {
 
 // Exists reports whether anything is known of the object.
 func (k Known) Exists() bool { return k.UID != "" || k.EmittedElsewhere != "" }
+
+// Bits of the first byte of the form of a known object. A UID that is a lower-case UUID, and a resourceVersion that is a
+// canonical decimal number, have short forms.
+const (
+	knownUUID = 1 << iota
+	knownNumber
+	knownElsewhere
+)
+
+// CodeKnown codes what is known of an object without its key and its summary. The form is compact, because there may be a
+// million of them:
+//
+//	flags 1 · UID 16, or text · resourceVersion uvarint, or text · versions emitted elsewhere, text, if flagged
+func CodeKnown(f *form.Coder, k *Known) {
+	var flags byte
+	var id uuid.UUID
+	var number uint64
+	if !f.Decoding {
+		flags, id, number = k.shortForms()
+	}
+	if f.CodeByte(&flags); flags&knownUUID == 0 {
+		f.CodeText(&k.UID)
+	} else if f.CodeFixed(id[:]); f.Decoding {
+		k.UID = id.String()
+	}
+	if flags&knownNumber == 0 {
+		f.CodeText(&k.ResourceVersion)
+	} else if f.CodeUvarint(&number); f.Decoding {
+		k.ResourceVersion = strconv.FormatUint(number, 10)
+	}
+	if flags&knownElsewhere != 0 {
+		f.CodeText(&k.EmittedElsewhere)
+	}
+}
+
+// shortForms returns what has a short form. Other spellings of UUIDs and numbers would not come back.
+func (k *Known) shortForms() (flags byte, id uuid.UUID, number uint64) {
+	var err error
+	if len(k.UID) == 36 && !strings.ContainsAny(k.UID, "ABCDEF") {
+		if id, err = uuid.Parse(k.UID); err == nil {
+			flags |= knownUUID
+		}
+	}
+	number, err = strconv.ParseUint(k.ResourceVersion, 10, 64)
+	if err == nil && (k.ResourceVersion[0] != '0' || k.ResourceVersion == "0") {
+		flags |= knownNumber
+	}
+	if k.EmittedElsewhere != "" {
+		flags |= knownElsewhere
+	}
+	return flags, id, number
+}
 
 // EmittedVersion is a version of an object that only some sinks received.
 type EmittedVersion struct{ UID, ResourceVersion string }
