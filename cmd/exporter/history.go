@@ -77,15 +77,7 @@ func (f *historyFlags) ask(cmd *cobra.Command, args []string, answer func(contex
 	if err == nil {
 		err = answer(ctx, h, s)
 	}
-	return failedWhileReading(errors.Join(err, h.Close()))
-}
-
-// failedWhileReading gives an error without an exit code that of a command which had started.
-func failedWhileReading(err error) error {
-	if _, given := exit.CodeOf(err); given {
-		return err
-	}
-	return exit.With(exit.Runtime, err)
+	return exit.Default(exit.Runtime, errors.Join(err, h.Close()))
 }
 
 // momentFlag adds a flag that is a moment.

@@ -23,6 +23,14 @@ func With(code Code, err error) error {
 	return &coded{err, code}
 }
 
+// Default is With for an error that may have a code already, which it keeps.
+func Default(code Code, err error) error {
+	if _, given := CodeOf(err); given {
+		return err
+	}
+	return With(code, err)
+}
+
 // CodeOf returns the code of the outermost [With] in err, and whether there is one; without one it returns Runtime. Nil is
 // OK.
 func CodeOf(err error) (code Code, given bool) {

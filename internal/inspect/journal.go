@@ -28,11 +28,7 @@ func withJournal(dir string, out io.Writer, read func(*journal.Offline, io.Write
 		return journalExitError(err)
 	}
 	w := bufio.NewWriterSize(out, 64<<10)
-	err = errors.Join(read(j, w), w.Flush(), j.Close())
-	if _, given := exit.CodeOf(err); given {
-		return err
-	}
-	return exit.With(exit.Runtime, err)
+	return exit.Default(exit.Runtime, errors.Join(read(j, w), w.Flush(), j.Close()))
 }
 
 // journalExitError adds the exit code to an error at opening a journal, and the remedy if an exporter has locked it.

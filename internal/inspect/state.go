@@ -26,11 +26,7 @@ func withState(ctx context.Context, cfg *config.Config, do func(context.Context,
 	}
 	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
 	defer cancel()
-	err = errors.Join(do(ctx, k), closed(ctx))
-	if _, given := exit.CodeOf(err); given {
-		return err
-	}
-	return exit.With(exit.Environment, err)
+	return exit.Default(exit.Environment, errors.Join(do(ctx, k), closed(ctx)))
 }
 
 // ShowState writes the owner, the progress and the contents of the replicated state, as text or as JSON.
