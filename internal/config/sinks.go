@@ -153,15 +153,6 @@ func validateRows(rep *reporter, at string, s Sink) {
 	}
 }
 
-// FindSink returns the sink with a name.
-func (c *Config) FindSink(name string) (Sink, bool) {
-	i := slices.IndexFunc(c.Sinks, func(s Sink) bool { return s.Name == name })
-	if i < 0 {
-		return Sink{}, false
-	}
-	return c.Sinks[i], true
-}
-
 // NeedsBefore reports whether some sink's format requires the state before an update, so that every rule has to store it,
 // regardless of its own setting.
 func (c *Config) NeedsBefore() bool {
