@@ -179,11 +179,7 @@ func (c *Client) ListText(ctx context.Context, group, version, resource, name st
 	if name != "" {
 		r = r.Param("fieldSelector", "metadata.name="+name)
 	}
-	answer := r.Do(ctx)
-	if err := answer.Error(); err != nil { // more detailed than the error of Raw
-		return nil, err
-	}
-	return answer.Raw()
+	return bodyOf(r.Do(ctx))
 }
 
 // Definition returns the CustomResourceDefinition of a type as etcd has it, and not an older state of a cache, or only its
@@ -197,8 +193,12 @@ func (c *Client) Definition(ctx context.Context, r event.Resource, metadataOnly 
 	if metadataOnly {
 		request.SetHeader("Accept", acceptMetadata)
 	}
-	answer := request.Do(ctx)
-	if err := answer.Error(); err != nil { // more detailed than the error of Raw
+	return bodyOf(request.Do(ctx))
+}
+
+// bodyOf returns the body of an answer. Its error is more detailed than that of Raw.
+func bodyOf(answer rest.Result) ([]byte, error) {
+	if err := answer.Error(); err != nil {
 		return nil, err
 	}
 	return answer.Raw()
@@ -291,11 +291,7 @@ func (c *Client) getNamespace(ctx context.Context, name string) (*Endpoint, []by
 	if err != nil {
 		return nil, nil, err
 	}
-	answer := e.client.Get().Resource("namespaces").Name(name).MaxRetries(0).Timeout(RequestTimeout).Do(ctx)
-	if err := answer.Error(); err != nil { // more detailed than the error of Raw
-		return nil, nil, err
-	}
-	body, err := answer.Raw()
+	body, err := bodyOf(e.client.Get().Resource("namespaces").Name(name).MaxRetries(0).Timeout(RequestTimeout).Do(ctx))
 	return e, body, err
 }
 

@@ -129,11 +129,7 @@ func (d *discovery) readRoot(ctx context.Context, root string) error {
 }
 
 func (d *discovery) getDocument(ctx context.Context, path string) (body []byte, contentType string, err error) {
-	answer := d.client.Get().AbsPath(path).MaxRetries(0).Timeout(RequestTimeout).Do(ctx).ContentType(&contentType)
-	if err := answer.Error(); err != nil { // more detailed than the error of Raw
-		return nil, "", err
-	}
-	body, err = answer.Raw()
+	body, err = bodyOf(d.client.Get().AbsPath(path).MaxRetries(0).Timeout(RequestTimeout).Do(ctx).ContentType(&contentType))
 	return body, contentType, err
 }
 
