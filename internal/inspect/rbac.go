@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
+	"golang.org/x/sync/errgroup"
 	authorization "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -502,14 +502,10 @@ const maxParallel = 8
 
 // inParallel calls do with 0 to n-1, at most maxParallel at once, and waits for all.
 func inParallel(n int, do func(int)) {
-	slots := make(chan struct{}, maxParallel)
-	var all sync.WaitGroup
+	var all errgroup.Group
+	all.SetLimit(maxParallel)
 	for i := range n {
-		slots <- struct{}{}
-		all.Go(func() {
-			defer func() { <-slots }()
-			do(i)
-		})
+		all.Go(func() error { do(i); return nil })
 	}
-	all.Wait()
+	_ = all.Wait() // none fails
 }

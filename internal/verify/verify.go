@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kubecdc/kubecdc/pkg/consumer"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
@@ -88,16 +89,12 @@ const maxTopics = 4
 
 // runEach calls do for all verifications, for a few at a time.
 func runEach(all []*verification, do func(*verification)) {
-	var running sync.WaitGroup
-	places := make(chan struct{}, maxTopics)
+	var running errgroup.Group
+	running.SetLimit(maxTopics)
 	for _, v := range all {
-		places <- struct{}{}
-		running.Go(func() {
-			do(v)
-			<-places
-		})
+		running.Go(func() error { do(v); return nil })
 	}
-	running.Wait()
+	_ = running.Wait() // none fails
 }
 
 // scope is a scope that is verified.

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/kubecdc/kubecdc/internal/port"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/ratelimit"
@@ -55,7 +57,7 @@ type Webhook struct {
 	condition    *condition.Condition
 	port         *port.Port
 	certificates certificateFiles
-	bodyMemory   *byteSemaphore
+	bodyMemory   *semaphore.Weighted // bytes of bodies that are held at the same time
 	scanSlot     chan struct{}
 	freeBatches  sync.Pool // of *batch
 
@@ -69,7 +71,7 @@ func NewWebhook(config WebhookConfig, store StoreEvents, lost RecordLoss, log *s
 	w := &Webhook{
 		config: config, storeEvents: store, recordLoss: lost, log: log,
 		condition: condition.New(log.With("listen", config.Listen), "audit/"+config.Listen, condition.Problem{}),
-		port:      port.New(config.Listen, log), bodyMemory: &byteSemaphore{free: maxBodies, released: make(chan struct{})}, scanSlot: make(chan struct{}, 1),
+		port:      port.New(config.Listen, log), bodyMemory: semaphore.NewWeighted(maxBodies), scanSlot: make(chan struct{}, 1),
 	}
 	if _, err := w.certificates.loadRecent(&config); err != nil {
 		return nil, err
@@ -126,11 +128,11 @@ func (w *Webhook) ServeHTTP(response http.ResponseWriter, request *http.Request)
 	if size < 0 {
 		size = maxBody
 	}
-	if !w.bodyMemory.acquire(request.Context(), size) {
+	if w.bodyMemory.Acquire(request.Context(), size) != nil {
 		http.Error(response, stoppingText, http.StatusServiceUnavailable)
 		return
 	}
-	defer w.bodyMemory.release(size)
+	defer w.bodyMemory.Release(size)
 	b, ok := w.freeBatches.Get().(*eventBatch)
 	if !ok {
 		b = &eventBatch{}
@@ -485,37 +487,3 @@ func (h handshakeLog) Handle(ctx context.Context, r slog.Record) error {
 
 // maxBodies bounds the bodies in memory, in bytes; further ones wait in their connections.
 const maxBodies = 64 << 20
-
-// byteSemaphore bounds the bytes that are held at the same time.
-type byteSemaphore struct {
-	mu       sync.Mutex
-	free     int64
-	released chan struct{} // closed and replaced by release
-}
-
-// acquire waits until n bytes are free and takes them. It returns false if ctx ends first.
-func (r *byteSemaphore) acquire(ctx context.Context, n int64) bool {
-	for {
-		r.mu.Lock()
-		if r.free >= n {
-			r.free -= n
-			r.mu.Unlock()
-			return true
-		}
-		changed := r.released
-		r.mu.Unlock()
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-func (r *byteSemaphore) release(n int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.free += n
-	close(r.released)
-	r.released = make(chan struct{})
-}

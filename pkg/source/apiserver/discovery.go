@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	apidiscovery "k8s.io/api/apidiscovery/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -195,19 +196,15 @@ func parseGroups(root string, body []byte) ([]metav1.APIGroup, error) {
 }
 
 func (d *discovery) readVersions(ctx context.Context, root string, groups []metav1.APIGroup) {
-	var asking sync.WaitGroup
-	slots := make(chan struct{}, discoveryRequests)
+	var asking errgroup.Group
+	asking.SetLimit(discoveryRequests)
 	for i, g := range groups {
 		d.groups = append(d.groups, &groups[i])
 		for _, v := range g.Versions {
-			slots <- struct{}{}
-			asking.Go(func() {
-				defer func() { <-slots }()
-				d.readVersion(ctx, root, g.Name, v.GroupVersion)
-			})
+			asking.Go(func() error { d.readVersion(ctx, root, g.Name, v.GroupVersion); return nil })
 		}
 	}
-	asking.Wait()
+	_ = asking.Wait() // none fails
 }
 
 func (d *discovery) readVersion(ctx context.Context, root, group, groupVersion string) {
