@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/shape"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
@@ -156,10 +157,7 @@ func (p *protection) SetTypes(types []source.GuardedType) {
 
 // requestCheck has the definitions read soon. It never blocks.
 func (p *protection) requestCheck() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	ratelimit.Wake(p.wake)
 }
 
 // heldBy returns why nothing of a rule may be emitted, "" if it may, and a channel that is closed when that changes.
@@ -246,11 +244,7 @@ func (p *protection) run(ctx context.Context) error {
 		if !p.checkRules(ctx) {
 			wait = protectionRecheck
 		}
-		select {
-		case <-ctx.Done():
-		case <-p.wake:
-		case <-time.After(wait):
-		}
+		_ = ratelimit.SleepUnlessWoken(ctx, wait, p.wake)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -253,12 +254,7 @@ func (r *reloader) run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait() // ctx has ended
 	watching.Go(func() {
-		config.Watch(ctx, file, func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
+		config.Watch(ctx, file, func() { ratelimit.Wake(changed) })
 	})
 	tick := time.NewTicker(pendingInterval)
 	defer tick.Stop()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
 // HolderSink is the cursor name under which the journal stores what a [Holder] has released. It is not a valid name of a
@@ -136,10 +137,8 @@ func (h *Holder) readJournal(ctx context.Context) error {
 		read, full := h.read, len(h.pending) >= maxHeld
 		h.mu.Unlock()
 		if full {
-			select {
-			case <-ctx.Done():
+			if ratelimit.Sleep(ctx, resolveInterval) != nil {
 				return context.Cause(ctx)
-			case <-time.After(resolveInterval):
 			}
 			continue
 		}
@@ -166,10 +165,7 @@ func (h *Holder) addRecords(records []event.Record) {
 			h.pending = append(h.pending, h.newHeld(r))
 		}
 	}
-	select {
-	case h.changed <- struct{}{}:
-	default:
-	}
+	ratelimit.Wake(h.changed)
 }
 
 // addAuthor gives an author to the change that waits for it; false if that does not wait any longer. Requires mu.

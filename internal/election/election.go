@@ -316,10 +316,7 @@ func (e *Election) consumeAcceptance() bool {
 }
 
 func (e *Election) retryNow() {
-	select {
-	case e.retry <- struct{}{}:
-	default:
-	}
+	ratelimit.Wake(e.retry)
 }
 
 // Status returns whether the Lease can be read and written.

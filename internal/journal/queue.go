@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
 const (
@@ -116,10 +117,7 @@ func (q *queue) enqueue(r queuedRequest) {
 
 // signalCommitter makes the committer look at the queue. It never waits.
 func (q *queue) signalCommitter() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	ratelimit.Wake(q.wake)
 }
 
 // waitForOutcome waits until a request is durable, or refused.

@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/form"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -128,10 +129,8 @@ func (t *takeOver) seesOwnerWrite(ctx context.Context) (bool, error) {
 	w.log.Info("checking that the exporter that last wrote the replicated state has stopped", "timeout", timeout)
 	first := w.mirror.table.ownerRecords()
 	for end := time.Now().Add(timeout); time.Now().Before(end); {
-		select {
-		case <-ctx.Done():
+		if ratelimit.Sleep(ctx, min(followInterval, w.heartbeat)) != nil {
 			return false, context.Cause(ctx)
-		case <-time.After(min(followInterval, w.heartbeat)):
 		}
 		if _, err := t.readValid(ctx); err != nil {
 			return false, err

@@ -10,10 +10,10 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/form"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -174,10 +174,8 @@ func (w *entryWriter) appendEntries(ctx context.Context, entries []sinks.StateEn
 		}
 		w.condition.Update(problemOf(fmt.Errorf("write the replicated state: %w", err)))
 		w.onRetry()
-		select {
-		case <-ctx.Done():
+		if ratelimit.Sleep(ctx, retryInterval) != nil {
 			return context.Cause(ctx)
-		case <-time.After(retryInterval):
 		}
 	}
 }

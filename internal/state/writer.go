@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -114,10 +115,7 @@ func (w *Writer) Follow(ctx context.Context) error {
 			wait = retryInterval
 			w.condition.Update(problemOf(err))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		_ = ratelimit.Sleep(ctx, wait)
 	}
 	return nil
 }
@@ -219,10 +217,8 @@ func (w *Writer) Flush(ctx context.Context) error {
 		if err != nil || covered {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if ratelimit.Sleep(ctx, flushInterval) != nil {
 			return fmt.Errorf("the replicated state does not cover everything yet: %w", context.Cause(ctx))
-		case <-time.After(flushInterval):
 		}
 	}
 }

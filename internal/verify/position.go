@@ -13,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 	"github.com/kubecdc/kubecdc/pkg/shape/diff"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -54,10 +55,8 @@ func (v *preparation) prepareScopes(ctx context.Context) error {
 			v.refuseWaiting()
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(tailPoll):
+		if err := ratelimit.Sleep(ctx, tailPoll); err != nil {
+			return err
 		}
 		if changed, err := v.tail.searchForward(ctx); err != nil {
 			return err

@@ -256,7 +256,10 @@ func (b *Backoff[T]) waitAfter(n int) time.Duration {
 }
 
 // Sleep waits for d and returns nil, or the error of ctx when that ends first.
-func Sleep(ctx context.Context, d time.Duration) error {
+func Sleep(ctx context.Context, d time.Duration) error { return SleepUnlessWoken(ctx, d, nil) }
+
+// SleepUnlessWoken is Sleep that also ends, without an error, on a receive from woken, see [Wake].
+func SleepUnlessWoken(ctx context.Context, d time.Duration, woken <-chan struct{}) error {
 	if d <= 0 {
 		return ctx.Err()
 	}
@@ -265,7 +268,17 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-timer.C:
 		return nil
+	case <-woken:
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// Wake sends to a channel of capacity 1 unless that is full. It never waits.
+func Wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }

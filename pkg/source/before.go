@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
@@ -129,7 +130,7 @@ func (f *follower) newBackgroundReader(slots chan struct{}, most int64) *reader 
 		if retry.failures >= quietFailures {
 			r.recordFailure(err)
 		}
-		return sleep(ctx, retry.nextWait(err))
+		return ratelimit.Sleep(ctx, retry.nextWait(err))
 	}
 	r.recordSuccess = func() {
 		retry.reset()
@@ -147,7 +148,7 @@ func (f *follower) resyncPeriodically(ctx context.Context) {
 		if _, _, err := r.read(ctx, "", &resync{follower: f, pass: rand.Text()}); err != nil {
 			return
 		}
-		if sleep(ctx, time.Until(began.Add(f.scope.Resync))) != nil {
+		if ratelimit.Sleep(ctx, time.Until(began.Add(f.scope.Resync))) != nil {
 			return
 		}
 	}
@@ -178,7 +179,7 @@ func (r *resync) endPage(ctx context.Context, objects int, more bool) error {
 		return nil
 	}
 	known := max(r.follower.out.tracker.Load().Stats().Known, objects, 1)
-	return sleep(ctx, r.follower.scope.Resync*time.Duration(objects)/time.Duration(known))
+	return ratelimit.Sleep(ctx, r.follower.scope.Resync*time.Duration(objects)/time.Duration(known))
 }
 
 // fillBodies reads the bodies of known objects that were loaded without, once: at the position that the known objects are

@@ -126,31 +126,6 @@ func (f *follower) failForbidden(err error, everLive bool) {
 	f.runner.env.fail(&ForbiddenError{Scope: f.scope, Verb: verb, AtStart: f.runner.foundAtStart && !everLive, Err: err})
 }
 
-// sleep waits for d. It returns early with the error of ctx when ctx ends.
-func sleep(ctx context.Context, d time.Duration) error { return sleepUnlessSignaled(ctx, d, nil) }
-
-// sleepUnlessSignaled is sleep that also ends early, without an error, on a receive from signaled.
-func sleepUnlessSignaled(ctx context.Context, d time.Duration, signaled <-chan struct{}) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-signaled:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// signal sends to a channel of capacity 1 unless a signal is already pending. It never blocks.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // reachedQueryTimeout bounds one query. The API server itself waits three seconds for its cache.
 const reachedQueryTimeout = 4 * time.Second
 

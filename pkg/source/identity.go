@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 )
 
@@ -90,7 +91,7 @@ func (i *clusterIdentity) identifyCluster(
 				"%w; set cluster.name, or allow get on that namespace", err)}
 		}
 		unreachable(err)
-		if err := sleep(ctx, retry.nextWait(err)); err != nil {
+		if err := ratelimit.Sleep(ctx, retry.nextWait(err)); err != nil {
 			return "", err
 		}
 	}

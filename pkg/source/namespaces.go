@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -60,7 +61,7 @@ func (n *namespaceChecker) setChecked(names []string, globs []selection.Namespac
 	for name, glob := range wanted {
 		if n.byName[name] == nil {
 			n.byName[name] = &checkedNamespace{condition: n.conditions.Add(name, condition.Problem{}), glob: glob}
-			signal(n.changed)
+			ratelimit.Wake(n.changed)
 		}
 	}
 }

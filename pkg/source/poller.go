@@ -6,26 +6,20 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
-// poller asks the API server what it serves, resolves the rules against that, and starts and stops runners. Its fields
+// poller asks the API server what it serves, resolves the rules against that, and starts and stops runners. Its own fields
 // belong to the goroutine of Source.Run.
 type poller struct {
-	cfg        *Config
-	env        *environment
-	states     *stateReporter
-	discovery  *condition.Condition
-	namespaces *namespaceChecker
-	runners    *runnerSet
-	unserved   *condition.Set // of selected names
-	running    *sync.WaitGroup
-	requested  chan struct{} // capacity 1; a receive means to poll at once
+	*Source
+	env       *environment
+	requested chan struct{} // capacity 1; a receive means to poll at once
 
 	given       *Discovery // replaces the first request; nil afterwards
 	found       Discovery  // result of the last poll
@@ -36,12 +30,9 @@ type poller struct {
 
 func newPoller(s *Source, env *environment) *poller {
 	return &poller{
-		cfg: &s.cfg, env: env, states: s.states, discovery: s.discovery, namespaces: s.namespaces,
-		runners: s.runners, unserved: s.unserved, running: &s.running,
-		requested: make(chan struct{}, 1),
-		given:     s.cfg.Discovery,
-		stored:    &storedResources{cfg: &s.cfg, byName: map[string]*storedResource{}},
-		gaps:      initialGaps{reason: s.cfg.LostReason},
+		Source: s, env: env, requested: make(chan struct{}, 1), given: s.cfg.Discovery,
+		stored: &storedResources{cfg: &s.cfg, byName: map[string]*storedResource{}},
+		gaps:   initialGaps{reason: s.cfg.LostReason},
 	}
 }
 
@@ -51,13 +42,13 @@ func (p *poller) run(ctx context.Context) error {
 	for {
 		err := p.pollOnce(ctx)
 		if err != nil && ctx.Err() == nil {
-			if err := sleep(ctx, retry.nextWait(err)); err != nil {
+			if err := ratelimit.Sleep(ctx, retry.nextWait(err)); err != nil {
 				return err
 			}
 			continue
 		}
 		retry.reset()
-		if err := sleepUnlessSignaled(ctx, p.cfg.Interval, p.requested); err != nil {
+		if err := ratelimit.SleepUnlessWoken(ctx, p.cfg.Interval, p.requested); err != nil {
 			return err
 		}
 	}
@@ -91,7 +82,7 @@ func (p *poller) pollOnce(ctx context.Context) error {
 func (p *poller) discoverServed(ctx context.Context) (Discovery, error) {
 	if given := p.given; given != nil {
 		p.given = nil
-		signal(p.requested)
+		ratelimit.Wake(p.requested)
 		return *given, nil
 	}
 	catalog, failed, err := p.cfg.Client.Discover(ctx, p.found.Catalog)

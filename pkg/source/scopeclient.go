@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
@@ -35,7 +36,7 @@ type scopeClient struct {
 var errVanished = errors.New("the resource is no longer served")
 
 // requestReconnect makes the follower send its next request at once, on a new connection. Safe for concurrent use.
-func (c *scopeClient) requestReconnect() { signal(c.reconnect) }
+func (c *scopeClient) requestReconnect() { ratelimit.Wake(c.reconnect) }
 
 // confirmCluster returns nil if the same cluster still answers, see clusterIdentity.confirmCluster.
 func (c *scopeClient) confirmCluster(ctx context.Context) error {
@@ -134,14 +135,14 @@ func (c *scopeClient) waitAfter(ctx context.Context, err error) error {
 
 // waitFor waits for d, or until a reconnect is requested.
 func (c *scopeClient) waitFor(ctx context.Context, d time.Duration) error {
-	return sleepUnlessSignaled(ctx, d, c.reconnect)
+	return ratelimit.SleepUnlessWoken(ctx, d, c.reconnect)
 }
 
 // followCredentials has everything use changed credentials at once: what waits after a failure tries again, and watches are
 // opened with them. It returns when ctx ends.
 func (s *Source) followCredentials(ctx context.Context) {
 	known, _ := s.cfg.Client.Refresh()
-	for sleep(ctx, apiserver.LookInterval) == nil {
+	for ratelimit.Sleep(ctx, apiserver.LookInterval) == nil {
 		loaded, err := s.cfg.Client.Refresh()
 		problem := condition.Problem{}
 		if err != nil {
@@ -153,7 +154,7 @@ func (s *Source) followCredentials(ctx context.Context) {
 		}
 		known = loaded
 		s.cfg.Log.Info("the credentials for the API server have changed; using them")
-		signal(s.poller.requested)
+		ratelimit.Wake(s.poller.requested)
 		for _, r := range s.runners.allRunners() {
 			for _, f := range r.followers {
 				f.api.requestReconnect()
@@ -235,7 +236,7 @@ func (s *Source) EmitWatermarks() {
 func (s *Source) EmitRequested() {
 	for _, r := range s.runners.allRunners() {
 		for _, f := range r.followers {
-			signal(f.requested)
+			ratelimit.Wake(f.requested)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/deltas"
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/source/selection"
 )
 
@@ -271,7 +272,7 @@ func (f *follower) readSnapshot(a *snapshotAttempt, r *reader) {
 			return f.out.emitExisting(ctx, a, objects, v.position)
 		}
 		if _, _, err := r.read(a.reading, "", v); err == nil {
-			_ = sleep(a.reading, snapshotReread) // the watch brings what has changed since
+			_ = ratelimit.Sleep(a.reading, snapshotReread) // the watch brings what has changed since
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 )
 
 // addWithoutEvent adds b without an event on open streams.
@@ -116,7 +117,7 @@ func TestSlowJournalIsNotSilence(t *testing.T) {
 		s, log, stop := startSource(t, f, st, on, func(c *Config) {
 			c.Append = func(ctx context.Context, o event.Observation) error {
 				if o.Position != "" { // the journal blocks again and again
-					_ = sleep(ctx, 2*staleAfter)
+					_ = ratelimit.Sleep(ctx, 2*staleAfter)
 				}
 				return st.appendObservation(ctx, o)
 			}

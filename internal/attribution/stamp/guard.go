@@ -100,10 +100,7 @@ func (g *Guard) Condition() condition.Status { return g.condition.Status() }
 
 // RequestCheck makes the next check come soon. It never waits.
 func (g *Guard) RequestCheck() {
-	select {
-	case g.requested <- struct{}{}:
-	default:
-	}
+	ratelimit.Wake(g.requested)
 }
 
 // Run checks until ctx ends or the state cannot be stored.

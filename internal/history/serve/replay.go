@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/internal/history"
 	store "github.com/kubecdc/kubecdc/pkg/history"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 )
 
@@ -128,14 +129,8 @@ func (p *pace) now() time.Time {
 
 // wait waits until a time of the history, and reports whether ctx has not ended.
 func (p *pace) wait(ctx context.Context, until time.Time) bool {
-	timer := time.NewTimer(time.Until(p.started.Add(time.Duration(float64(until.Sub(p.origin)) / p.speed))))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	at := p.started.Add(time.Duration(float64(until.Sub(p.origin)) / p.speed))
+	return ratelimit.Sleep(ctx, time.Until(at)) == nil
 }
 
 // Replay has a state that is served change as the cluster did, up to a moment, at a speed: seconds of the history in one.

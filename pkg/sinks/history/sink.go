@@ -121,10 +121,7 @@ func (s *Sink) Publish(ctx context.Context, _ sinks.Lane, batch []sinks.Message)
 		}
 		s.wrote = time.Now()
 		s.recordHeld(batch[len(batch)-1].Offset)
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
+		ratelimit.Wake(s.wake)
 	}
 	return len(batch), nil
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/kubecdc/kubecdc/pkg/deltas"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
 	"github.com/kubecdc/kubecdc/pkg/source"
 	"github.com/kubecdc/kubecdc/pkg/source/apiserver"
@@ -78,11 +79,8 @@ func (o *objects) run(ctx context.Context) {
 			o.since = time.Time{} // no Event waits for a right
 		}
 		o.mu.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-			wait = min(2*wait, maxRetry)
-		}
+		_ = ratelimit.Sleep(ctx, wait)
+		wait = min(2*wait, maxRetry)
 	}
 }
 
@@ -207,10 +205,8 @@ func (o *objects) find(ctx context.Context, a *about) (text, reason string, err 
 			}
 			return text, reason, ctx.Err()
 		}
-		select {
-		case <-time.After(min(lookEvery, time.Until(until))):
-		case <-ctx.Done():
-			return "", "", ctx.Err()
+		if err := ratelimit.Sleep(ctx, min(lookEvery, time.Until(until))); err != nil {
+			return "", "", err
 		}
 	}
 }
