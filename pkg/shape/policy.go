@@ -157,21 +157,15 @@ func readPaths(problem problemFunc, key string, texts []string) []path.Path {
 	return paths
 }
 
-func (p Policy) parseAllPaths() (redact, only, ignore, keep, drop []path.Path, err error) {
-	for _, kind := range []struct {
-		key   string
-		texts []string
-		paths *[]path.Path
-	}{
-		{"redactPaths", p.RedactPaths, &redact},
-		{"onlyIfChanged", p.OnlyIfChanged, &only}, {"ignoreChanges", p.IgnoreChanges, &ignore},
-		{"fields.keep", p.Fields.Keep, &keep}, {"fields.drop", p.Fields.Drop, &drop},
-	} {
-		if *kind.paths, err = parsePaths(kind.texts); err != nil {
-			return nil, nil, nil, nil, nil, fmt.Errorf("%s: %w", kind.key, err)
+// parseAllPaths returns the paths of the policy by their key.
+func (p Policy) parseAllPaths() (all map[string][]path.Path, err error) {
+	all = map[string][]path.Path{}
+	for key, texts := range p.pathsByKey() {
+		if all[key], err = parsePaths(texts); err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	return redact, only, ignore, keep, drop, nil
+	return all, nil
 }
 
 // shapeID returns an ID of what the policy leaves out of changes, and of which updates, apart from redaction and filter.

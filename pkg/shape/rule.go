@@ -46,24 +46,24 @@ var bookkeepingPaths = []path.Path{
 
 func compileRule(p Policy, options Options) (*rule, error) {
 	r := &rule{shapeID: p.shapeID(), changed: p.Changed, before: p.Before == beforeFull || options.AlwaysBefore}
-	redact, only, ignore, keep, drop, err := p.parseAllPaths()
+	paths, err := p.parseAllPaths()
 	if err != nil {
 		return nil, err
 	}
-	if r.redactor, err = newRedactor(p, redact, options.Key); err != nil {
+	if r.redactor, err = newRedactor(p, paths["redactPaths"], options.Key); err != nil {
 		return nil, fmt.Errorf("redactPaths: %w", err)
 	}
-	if len(only) > 0 {
+	if only := paths["onlyIfChanged"]; len(only) > 0 {
 		if r.onlyIfChanged, err = path.NewTree(only); err != nil {
 			return nil, fmt.Errorf("onlyIfChanged: %w", err)
 		}
 	}
-	if len(ignore) > 0 {
+	if ignore := paths["ignoreChanges"]; len(ignore) > 0 {
 		if r.ignoreChanges, err = path.NewTree(append(ignore, bookkeepingPaths...)); err != nil {
 			return nil, fmt.Errorf("ignoreChanges: %w", err)
 		}
 	}
-	if r.fields, err = newFieldSelector(keep, drop); err != nil {
+	if r.fields, err = newFieldSelector(paths["fields.keep"], paths["fields.drop"]); err != nil {
 		return nil, fmt.Errorf("fields: %w", err)
 	}
 	if r.added, err = newAnnotator(p.AddAnnotations); err != nil {
