@@ -220,21 +220,15 @@ func orElse(cell any, otherwise string) any {
 
 // content is an object of which cells are made. Most of its text is passed once to find its parts, and not for each value.
 type content struct {
-	whole, metadata, spec, status rawjson.Value
-	now                           time.Time // for which ages are shown
+	whole rawjson.Value
+	parts map[string]rawjson.Value // by the names of members
+	now   time.Time                // for which ages are shown
 }
 
 func newContent(text rawjson.Value, now time.Time) *content {
-	c := &content{whole: text, now: now}
-	for name, part := range text.Members() {
-		switch string(name) {
-		case "metadata":
-			c.metadata = part
-		case "spec":
-			c.spec = part
-		case "status":
-			c.status = part
-		}
+	c := &content{text, map[string]rawjson.Value{}, now}
+	for key, part := range text.Members() {
+		c.parts[string(key)] = part
 	}
 	return c
 }
@@ -242,16 +236,10 @@ func newContent(text rawjson.Value, now time.Time) *content {
 // get returns the value at a path of members.
 func (o *content) get(path string) rawjson.Value {
 	part, rest, nested := strings.Cut(path, ".")
-	switch {
-	case !nested:
-	case part == "metadata":
-		return o.metadata.Get(rest)
-	case part == "spec":
-		return o.spec.Get(rest)
-	case part == "status":
-		return o.status.Get(rest)
+	if !nested {
+		return o.whole.Get(path)
 	}
-	return o.whole.Get(path)
+	return o.parts[part].Get(rest)
 }
 
 func (o *content) list(path string) []rawjson.Value { return slices.Collect(o.get(path).Elements()) }
