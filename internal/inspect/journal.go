@@ -13,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/kubecdc/kubecdc/internal/admin"
 	"github.com/kubecdc/kubecdc/internal/exit"
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
@@ -175,15 +176,9 @@ type JournalReport struct {
 	Changes       uint64             `json:"changes"`
 	RetainedBytes int64              `json:"retainedBytes"`
 	DiskBytes     int64              `json:"diskBytes"`
-	Recovery      *JournalRecovery   `json:"recovery,omitempty"`
+	Recovery      *journal.Recovery  `json:"recovery,omitempty"`
 	Resources     []JournalResource  `json:"resources"`
 	Sinks         []JournalSink      `json:"sinks"`
-}
-
-// JournalRecovery describes the replacement of a broken journal, until its gaps are emitted.
-type JournalRecovery struct {
-	Reason  string `json:"reason"`
-	MovedTo string `json:"movedTo"`
 }
 
 // JournalResource is the stored state of a resource.
@@ -226,10 +221,7 @@ func newJournalReport(dir string, s journal.OfflineStat, bounds JournalBounds) *
 	r := &JournalReport{
 		Conditions: condition.Reports(slices.Concat(s.Conditions(bounds.MaxBytes, bounds.MaxDeadLetters), pausedSubjects(s)), time.Now()),
 		Dir:        dir, Oldest: s.Oldest, Newest: s.Newest, Changes: s.ChangeCount(), RetainedBytes: s.RetainedBytes, DiskBytes: s.DiskBytes,
-		Resources: []JournalResource{}, Sinks: []JournalSink{},
-	}
-	if s.Recovery != nil {
-		r.Recovery = &JournalRecovery{Reason: s.Recovery.Reason, MovedTo: s.Recovery.MovedTo}
+		Recovery: s.Recovery, Resources: []JournalResource{}, Sinks: []JournalSink{},
 	}
 	for _, stored := range s.Resources {
 		r.Resources = append(r.Resources, newJournalResource(stored))
@@ -302,8 +294,8 @@ func (r *JournalReport) writeText(w io.Writer) error {
 	} else {
 		fmt.Fprintf(t, "changes\t%d to %d (%d)\n", r.Oldest, r.Newest, r.Changes)
 	}
-	fmt.Fprintf(t, "retained\t%s\n", humanBytes(r.RetainedBytes))
-	fmt.Fprintf(t, "on disk\t%s\n", humanBytes(r.DiskBytes))
+	fmt.Fprintf(t, "retained\t%s\n", admin.FormatBytes(r.RetainedBytes))
+	fmt.Fprintf(t, "on disk\t%s\n", admin.FormatBytes(r.DiskBytes))
 	if r.Recovery != nil {
 		fmt.Fprintf(t, "recovery\treplaced by a new journal, gaps not emitted yet: %s (kept in %s)\n", r.Recovery.Reason, r.Recovery.MovedTo)
 	}
@@ -366,7 +358,7 @@ func countWithSize(n, bytes int64) string {
 	if n == 0 {
 		return "0"
 	}
-	return fmt.Sprintf("%d (%s)", n, humanBytes(bytes))
+	return fmt.Sprintf("%d (%s)", n, admin.FormatBytes(bytes))
 }
 
 func optionalNumber(n *uint64) string {
@@ -374,19 +366,4 @@ func optionalNumber(n *uint64) string {
 		return "-"
 	}
 	return strconv.FormatUint(*n, 10)
-}
-
-// humanBytes formats a size with one decimal and the largest binary unit below it.
-func humanBytes(n int64) string {
-	size, unit := float64(n), "B"
-	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if size < 1024 {
-			break
-		}
-		size, unit = size/1024, larger
-	}
-	if unit == "B" {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", size, unit)
 }

@@ -77,7 +77,7 @@ var mayImport = map[string][]string{
 	"internal/app":             {"*"},
 	"internal/verify":          {"pkg/ratelimit", "pkg/consumer", "pkg/deltas", "pkg/event", "pkg/format", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/source", "pkg/source/apiserver", "pkg/source/involved", "pkg/source/selection"},
 	"internal/sql":             {"internal/exit"},
-	"internal/inspect":         {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/app", "internal/attribution/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/attribution/stamp", "internal/state"},
+	"internal/inspect":         {"pkg/condition", "pkg/source", "internal/verify", "pkg/event", "pkg/format", "pkg/shape", "pkg/ratelimit", "pkg/sinks", "pkg/sinks/kafka", "pkg/sinks/nats", "pkg/deltas", "pkg/source/apiserver", "pkg/source/selection", "internal/admin", "internal/app", "internal/attribution/audit", "internal/config", "internal/exit", "internal/journal", "internal/signals", "internal/attribution/stamp", "internal/state"},
 	"internal/history":         {"internal/exit", "internal/screen/field", "pkg/event", "pkg/history", "pkg/nearest", "pkg/resourceversion", "pkg/shape/diff"},
 	"internal/history/index":   {"pkg/condition", "pkg/consumer", "pkg/event", "pkg/format", "pkg/history", "pkg/ratelimit", "pkg/rawjson", "pkg/resourceversion", "pkg/shape/diff", "pkg/sinks", "pkg/sinks/history"},
 	"internal/history/serve":   {"pkg/ratelimit", "internal/exit", "internal/history", "internal/port", "pkg/event", "pkg/history", "pkg/rawjson", "pkg/resourceversion"},

@@ -163,8 +163,8 @@ func codeKnown(f *form.Coder, k *event.Known) {
 
 // Recovery describes a store that could not be used and was moved aside.
 type Recovery struct {
-	Reason  string // what was wrong, one line
-	MovedTo string // where the broken store is kept for inspection
+	Reason  string `json:"reason"`  // what was wrong, one line
+	MovedTo string `json:"movedTo"` // where the broken store is kept for inspection
 }
 
 // EncodeResource returns the stored form of a resource.
