@@ -1,6 +1,7 @@
 package format
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -157,7 +158,7 @@ func readValue(value []byte) (f recordFacts, native, after []byte, ok bool) {
 		f, ok = readNative(data)
 		return f, data, nil, ok
 	case source != nil:
-		f, ok = readMembers(source, sourceFields)
+		f, ok = readMembers(source, sourceNames)
 		return f, nil, after, ok
 	}
 	f, ok = readNative(value)
@@ -197,43 +198,30 @@ func findNativeOrSource(value []byte) (data, source, after []byte) {
 	return nil, nil, nil
 }
 
-// Member names of the facts in the native object and in the source of an envelope, see appendEnvelopeSource.
+// Names of the members with the facts, in the order of recordFacts.all: of the native object, of the source of an envelope,
+// see appendEnvelopeSource, and of a key, see appendKeyColumns.
 var (
-	nativeFields = map[string]func(*recordFacts) *string{
-		"id": factID, "type": factKind, "cluster": factCluster, "group": factGroup, "resource": factResource,
-		"namespace": factNamespace, "name": factName, "uid": factUID, "resourceVersion": factVersion,
-		"listVersion": factListVersion,
-	}
-	sourceFields = map[string]func(*recordFacts) *string{
-		"id": factID, "type": factKind, "name": factCluster, "group": factGroup, "resource": factResource,
-		"namespace": factNamespace, "objectName": factName, "uid": factUID, "resourceVersion": factVersion,
-		"listVersion": factListVersion,
-	}
+	nativeNames = strings.Fields("id type cluster group resource namespace name uid resourceVersion listVersion")
+	sourceNames = strings.Fields("id type name group resource namespace objectName uid resourceVersion listVersion")
+	keyNames    = strings.Fields("- - cluster api_group resource namespace name")
 )
 
-func factID(f *recordFacts) *string          { return &f.id }
-func factKind(f *recordFacts) *string        { return &f.kind }
-func factCluster(f *recordFacts) *string     { return &f.cluster }
-func factGroup(f *recordFacts) *string       { return &f.group }
-func factResource(f *recordFacts) *string    { return &f.resource }
-func factNamespace(f *recordFacts) *string   { return &f.namespace }
-func factName(f *recordFacts) *string        { return &f.name }
-func factUID(f *recordFacts) *string         { return &f.uid }
-func factVersion(f *recordFacts) *string     { return &f.version }
-func factListVersion(f *recordFacts) *string { return &f.listVersion }
+func (f *recordFacts) all() [10]*string {
+	return [...]*string{&f.id, &f.kind, &f.cluster, &f.group, &f.resource, &f.namespace, &f.name, &f.uid, &f.version, &f.listVersion}
+}
 
-func readNative(b []byte) (recordFacts, bool) { return readMembers(b, nativeFields) }
+func readNative(b []byte) (recordFacts, bool) { return readMembers(b, nativeNames) }
 
 // readMembers reads the facts of an object that has them under these names.
-func readMembers(b []byte, names map[string]func(*recordFacts) *string) (f recordFacts, ok bool) {
+func readMembers(b []byte, names []string) (f recordFacts, ok bool) {
 	m := enterObject(b)
 	for m.Next() {
 		from := m.I
 		if m.I = rawjson.SkipValue(b, m.I, 0); m.I < 0 {
 			return recordFacts{}, false
 		}
-		if to := names[string(m.Key)]; to != nil && b[from] == '"' {
-			*to(&f) = string(rawjson.Unquote(b[from:m.I]))
+		if i := slices.Index(names, string(m.Key)); i >= 0 && b[from] == '"' {
+			*f.all()[i] = string(rawjson.Unquote(b[from:m.I]))
 		}
 		f.deadLetter = f.deadLetter || string(m.Key) == "deadLetter"
 	}

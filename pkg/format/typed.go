@@ -227,9 +227,7 @@ func readRow(row []byte) []byte {
 
 // readKeyColumns is the inverse of appendKeyColumns.
 func readKeyColumns(payload []byte) (cluster string, of event.Resource, namespace, name string) {
-	f, _ := readMembers(payload, map[string]func(*recordFacts) *string{
-		"cluster": factCluster, "api_group": factGroup, "resource": factResource, "namespace": factNamespace, "name": factName,
-	})
+	f, _ := readMembers(payload, keyNames)
 	name = strings.ReplaceAll(f.name, writtenNUL, "\x00")
 	return f.cluster, event.Resource{Group: f.group, Resource: f.resource}, f.namespace, name
 }
