@@ -33,7 +33,7 @@ func TestWaitIsNeverOutsideItsBounds(t *testing.T) {
 		if lo > hi {
 			lo, hi = hi, lo
 		}
-		w := NewBackoff[int](lo, hi, constantRandom(float64(r)/(1<<32))).waitAfter(int(failures))
+		w := WaitAfter(int(failures), lo, hi, float64(r)/(1<<32))
 		return lo <= w && w <= hi
 	}
 	if err := quick.Check(inside, &quick.Config{MaxCount: 20000}); err != nil {

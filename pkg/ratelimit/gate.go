@@ -227,7 +227,7 @@ func (b *Backoff[T]) When(item T) time.Duration {
 	defer b.mu.Unlock()
 	n := b.failures[item]
 	b.failures[item] = n + 1
-	return b.waitAfter(n)
+	return WaitAfter(n, b.min, b.max, b.random())
 }
 
 // Forget ends the history of item: its next failure counts as the first, and no memory is held for it.
@@ -244,15 +244,15 @@ func (b *Backoff[T]) NumRequeues(item T) int {
 	return b.failures[item]
 }
 
-// waitAfter returns the wait after failure n, counted from zero.
-func (b *Backoff[T]) waitAfter(n int) time.Duration {
-	longest := b.max
-	// Shifting max down instead of min up cannot overflow.
-	if n < 62 && b.min <= b.max>>(n+1) {
-		longest = b.min << (n + 1)
+// WaitAfter returns the wait after failure n, counted from zero, as [Backoff] has it. random is a number in [0,1).
+func WaitAfter(n int, least, most time.Duration, random float64) time.Duration {
+	longest := most
+	// Shifting most down instead of least up cannot overflow.
+	if n < 62 && least <= most>>(n+1) {
+		longest = least << (n + 1)
 	}
-	shortest := max(b.min, longest/2)
-	return shortest + time.Duration(b.random()*float64(longest-shortest))
+	shortest := max(least, longest/2)
+	return shortest + time.Duration(random*float64(longest-shortest))
 }
 
 // Sleep waits for d and returns nil, or the error of ctx when that ends first.

@@ -281,24 +281,14 @@ func (p *backoff) nextWait(err error) time.Duration {
 	p.countFailure(v == apiserver.Forbidden || v == apiserver.NotServed)
 	switch v {
 	case apiserver.Forbidden, apiserver.NotServed:
-		d := p.exponentialWait(minDeniedWait, maxDeniedWait)
-		return d + rand.N(d)
+		return ratelimit.WaitAfter(p.failures-1, minDeniedWait, 2*maxDeniedWait, rand.Float64())
 	case apiserver.Starting:
 		longest = maxStartingWait
 	default: // an ordinary failure
 	}
-	d := p.exponentialWait(minWait, longest)
-	d = d/2 + rand.N(d/2)
+	d := ratelimit.WaitAfter(p.failures-1, minWait/2, longest, rand.Float64())
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		d = max(d, min(maxRetryAfter, time.Duration(seconds)*time.Second))
 	}
 	return d
-}
-
-// exponentialWait doubles first with each failure, up to longest.
-func (p *backoff) exponentialWait(first, longest time.Duration) time.Duration {
-	if p.failures > 16 {
-		return longest
-	}
-	return min(longest, first<<(p.failures-1))
 }
