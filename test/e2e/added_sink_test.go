@@ -219,6 +219,7 @@ func (s *addedSinks) checkOthersLack() {
 // snapshots are complete. Then both are paused, and get once more what the journal keeps. The tables of their consumers are
 // the cluster, as verify confirms, and the other sinks get nothing of it.
 func TestAddedSinkIsWhole(t *testing.T) {
+	servers(t)
 	for name, byReload := range map[string]bool{"by reload": true, "by restart": false} {
 		t.Run(name, func(t *testing.T) {
 			s := newAddedSinks(t)

@@ -150,6 +150,7 @@ func streamOf(b *received) map[bus.Object][]string {
 // state, and what restarts on its journal, deliver the same changes of each object in the same order, each of them once.
 func TestFailoversEqualRestarts(t *testing.T) {
 	require.Long(t)
+	servers(t)
 	for _, stateIn := range []string{"kafka", "nats"} {
 		t.Run("state in "+stateIn, func(t *testing.T) {
 			rounds := sizeOf(t, "KUBECDC_E2E_EQUALITIES", equalityRounds)

@@ -152,6 +152,7 @@ func drainForLong(s *exporter.Settings) { s.DrainTimeout = "30m" }
 // has just been frozen, which the exporter cannot know yet: it does not wait for that, so the other exporter takes over.
 func TestStopLeavesSinkThatIsAwayToStandby(t *testing.T) {
 	require.Long(t)
+	servers(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	for name, fault := range map[string]struct {
 		stateIn    string // the bus without the fault

@@ -79,10 +79,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// runAlongside lets a test run beside others. A subtest belongs to its test, and runs as that does.
+// runAlongside lets a test run beside others. A subtest belongs to its test, which has to have called this before.
 func runAlongside(t *testing.T) {
 	t.Helper()
-	if strings.Contains(t.Name(), "/") {
+	if test, _, isSubtest := strings.Cut(t.Name(), "/"); isSubtest {
+		if _, called := alongside.Load(test); !called {
+			t.Fatal("call servers before the subtests, or no other test runs beside them")
+		}
 		return
 	}
 	if _, called := alongside.LoadOrStore(t.Name(), true); called {

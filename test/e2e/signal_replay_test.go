@@ -186,6 +186,7 @@ func (s *fixture) awaitReplayed(b *received, id string) {
 // exporter is frozen, wakes when the next one is active, and has no signals any more.
 func TestAReplayIsAbortedByAFailover(t *testing.T) {
 	require.Long(t)
+	servers(t)
 	for i, sink := range []string{"kafka", "nats"} {
 		t.Run(sink, func(t *testing.T) {
 			kinds := []workload.Kind{workload.ConfigMaps, workload.Services}

@@ -166,6 +166,7 @@ func TestPausedStreamsEqualUnpausedOnes(t *testing.T) {
 // TestAPauseSurvivesAFailover pauses a bus or a rule at the active exporter, takes that away with its volume, and resumes at
 // the next one.
 func TestAPauseSurvivesAFailover(t *testing.T) {
+	servers(t)
 	for i, paused := range pausables[:3] {
 		t.Run(paused.kind+" "+paused.name, func(t *testing.T) {
 			kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
