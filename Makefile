@@ -42,10 +42,11 @@ test: vet parts ## Run the tests, on real servers; those that take long too with
 race: ## Run the tests under the race detector; as the pipeline does with REQUIRE_INTEGRATION=1
 	$(MAKE) --no-print-directory test RACE=-race
 
-# Two modules at a time: their tests mostly wait for servers.
+# Two modules at a time, and two packages for each processor: their tests mostly wait for servers and for the disk. The race
+# detector uses the processors up.
 .PHONY: $(MODULE_TESTS)
 $(filter-out test-module/test/e2e test-allocations,$(MODULE_TESTS)): test-module/%:
-	go test -C $* $(RACE) -shuffle=on -parallel 4 -timeout 60m ./...
+	go test -C $* $(or $(RACE),-p $$((2 * $$(getconf _NPROCESSORS_ONLN)))) -shuffle=on -parallel 4 -timeout 60m ./...
 
 # End-to-end tests run the exporter as it is released, as a process of its own. The race detector would watch only the clients
 # in the tests, for most of their processor time. `make e2e-race` has it in both.

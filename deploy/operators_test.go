@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/test/parts/build"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // secret stands in each object of testdata/operators where users have secret values.
@@ -25,6 +26,7 @@ const secret = "hunter2"
 // when it is created and when it is changed, without the secret values in it. Strimzi's types are in no registry that Go
 // modules come from: there, types of the same names without a schema stand for them.
 func TestTheExamplesForOperatorsShipTheirTypes(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	files, err := filepath.Glob("helm/examples/*.yaml")
 	if err != nil || len(files) < 5 {

@@ -18,6 +18,7 @@ import (
 // TestAHistoryOfHostileRecordsKnowsEveryMoment: the views of DuckDB and ClickHouse on a history have what two clusters had
 // at random moments, and have in the end, and the author of each change.
 func TestAHistoryOfHostileRecordsKnowsEveryMoment(t *testing.T) {
+	require.Long(t)
 	require.Integration(t)
 	python, err := build.ClickHouse(t.Context())
 	if err != nil {

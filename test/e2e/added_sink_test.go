@@ -219,6 +219,7 @@ func (s *addedSinks) checkOthersLack() {
 // snapshots are complete. Then both are paused, and get once more what the journal keeps. The tables of their consumers are
 // the cluster, as verify confirms, and the other sinks get nothing of it.
 func TestAddedSinkIsWhole(t *testing.T) {
+	require.Long(t)
 	servers(t)
 	for name, byReload := range map[string]bool{"by reload": true, "by restart": false} {
 		t.Run(name, func(t *testing.T) {
@@ -336,6 +337,7 @@ func TestAddedSinkIsWholeAfterAFailover(t *testing.T) {
 // TestRenamedSinkContinues renames both sinks under load, by a reload and by a restart after a kill: each continues in its
 // place, without a snapshot of its own. One that is paused stays so, under the new name.
 func TestRenamedSinkContinues(t *testing.T) {
+	require.Long(t)
 	s := newFixture(t, addedKinds)
 	s.must(s.load(100, addedKinds).Wait())
 	s.must(s.exporter.Start(t.Context()))

@@ -15,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/controlplane"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -51,6 +52,7 @@ func sizeOf(t *testing.T, variable string, otherwise int) int {
 // knows the history, nothing may be lost, and nothing read again. An API server knows nothing from before its own start,
 // so the next one is taken away only when something has arrived that was written after the last one came back.
 func TestAPIServerRestartsAndCutWatchesLoseNothing(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	env := servers(t).withControlPlane(t, controlplane.Options{Second: true, NoAudit: true})
 	apiServers := env.controlPlane.APIServers()

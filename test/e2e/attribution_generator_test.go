@@ -84,6 +84,7 @@ func TestGeneratedRequestsNameNoWrongAuthor(t *testing.T) {
 
 // TestGeneratedRequestsAreNamedByStamps is the same without an audit log, in which each request has a forged stamp.
 func TestGeneratedRequestsAreNamedByStamps(t *testing.T) {
+	require.Long(t)
 	testGenerated(t, func(with ...func(*audited, *controlplane.Options)) *audited { return newStamped(t, false, with...) })
 }
 

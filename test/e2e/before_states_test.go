@@ -13,12 +13,14 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestBeforeStatesAreRestoredAfterFailover kills the active one and takes its journal: the first update of each object that
 // the other one emits carries the state before it, whether it was made before the take-over or later. It lists each resource
 // once, and objects by name.
 func TestBeforeStatesAreRestoredAfterFailover(t *testing.T) {
+	require.Long(t)
 	const objects = 30
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
 	p := newPair(t, kinds, "kafka", func(s *exporter.Settings) { s.Rule = map[string]any{"before": "full"} })

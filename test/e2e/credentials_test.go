@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/proxy"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const webConfigMaps = "resources: [{select: [configmaps], namespaces: {include: [web]}}]\n"
@@ -25,6 +26,7 @@ const webConfigMaps = "resources: [{select: [configmaps], namespaces: {include: 
 // the exporter runs, and all connections end, since a watch that is open needs no token. What else may be replaced is
 // tried in pkg/source/apiserver.
 func TestRewrittenTokenFileIsReloaded(t *testing.T) {
+	require.Long(t)
 	l := newTokens(t)
 	file := filepath.Join(l.dir, "token")
 	first := l.token(0)

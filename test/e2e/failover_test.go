@@ -46,6 +46,7 @@ func TestFailoverAfterCompactionEmitsDifferencesFromState(t *testing.T) {
 // TestFailoverBeforeFirstSnapshotStartsWithGap kills the active one, with its volume, while one bus is away: so the
 // state cannot hold the first snapshot yet, and the next one begins with nothing.
 func TestFailoverBeforeFirstSnapshotStartsWithGap(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newPair(t, kinds, "nats")
 	p.must(p.kafka.Kill())
@@ -71,6 +72,7 @@ func TestFailoverBeforeFirstSnapshotStartsWithGap(t *testing.T) {
 
 // TestActiveDeliversDuringAPIServerOutage and delivers what it has; no other takes over, and nothing is lost.
 func TestActiveDeliversDuringAPIServerOutage(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newPair(t, kinds, "nats", keepLease)
 	p.start()
@@ -95,6 +97,7 @@ func TestActiveDeliversDuringAPIServerOutage(t *testing.T) {
 // TestReplicasReloadWhileRunning edits the files of both: a rule, which is taken up live, and a sink, for which all
 // begins again where it is. The standby becomes active with the new files.
 func TestReplicasReloadWhileRunning(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	p := newPair(t, kinds, "kafka", keepLease)
 	for _, e := range p.all {

@@ -76,6 +76,7 @@ func (p *cutPair) cutActiveOff(kinds []workload.Kind) {
 // TestActiveYieldsToStandbyThatReachesBus cuts the active exporter alone off from the only bus: the standby takes over. An
 // outage that both of them have moves nothing.
 func TestActiveYieldsToStandbyThatReachesBus(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newCutPair(t, kinds, "nats", func(s *exporter.Settings) { s.Sinks = s.WholeSinks()[1:] })
 	p.buses[0] = p.buses[1] // nothing is in Kafka
@@ -111,6 +112,7 @@ func TestActiveYieldsToStandbyThatReachesOneBusMore(t *testing.T) {
 // TestReplicasWithOneIdentityAreReported gives both exporters one identity: one of them is active, and the other one reports
 // that. A deleted Lease costs one failover at most.
 func TestReplicasWithOneIdentityAreReported(t *testing.T) {
+	require.Long(t)
 	const deletions = 3
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newPair(t, kinds, "nats")

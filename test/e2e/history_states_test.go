@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
@@ -153,19 +152,13 @@ func (s *fixture) awaitInHistory(dir string, flags ...string) {
 	want := &oracle.History{Existing: existing}
 	end, err := s.etcd.Revision(s.t.Context())
 	s.must(err)
-	var waits string
-	for deadline := time.Now().Add(arriveWithin); ; await.Pause(s.t, lookEvery) {
-		waits = ""
-		for _, r := range s.resources {
-			if got, code := s.stateInHistory(dir, r, strconv.FormatInt(end, 10), flags...); code != 0 || !maps.Equal(got, stateOf(want, r, end)) {
-				waits = fmt.Sprintf("%s: exit %d, %d objects", selection(r), code, len(got))
+	for _, r := range s.resources {
+		await.Condition(s.t, "history", arriveWithin, lookEvery, func() string {
+			got, code := s.stateInHistory(dir, r, strconv.FormatInt(end, 10), flags...)
+			if code == 0 && maps.Equal(got, stateOf(want, r, end)) {
+				return ""
 			}
-		}
-		if waits == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("the history lacks what exists: %s", waits)
-		}
+			return fmt.Sprintf("what exists of %s: exit %d, %d objects", selection(r), code, len(got))
+		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestALostJournalIsMarkedByGap takes the journal away from a killed exporter: what the buses hold shows that there
@@ -52,6 +53,7 @@ func (s *fixture) startWithoutMemory(lose func()) {
 // TestWhatStandsBeforeADamagedByteIsDelivered pauses a sink, and changes a byte in the journal's log. The sink stays paused,
 // and then gets what stands before that in order, and the gaps and the snapshots; the other sink gets these alone.
 func TestWhatStandsBeforeADamagedByteIsDelivered(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
 	var dir string
 	s := newFixture(t, kinds, func(settings *exporter.Settings) { dir = settings.JournalDir() })

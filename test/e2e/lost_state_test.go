@@ -4,10 +4,12 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestAStateThatIsLostWithAllJournalsIsAGap takes the state and the journals of all exporters away.
 func TestAStateThatIsLostWithAllJournalsIsAGap(t *testing.T) {
+	require.Long(t)
 	servers(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {

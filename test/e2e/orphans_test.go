@@ -15,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -28,6 +29,7 @@ const (
 // The next one reads the topic and the bucket back behind its snapshots, also after kills and under load, in which some
 // objects are made again: then both have what the cluster has, and the rows of another cluster.
 func TestRowsOfObjectsDeletedWithoutAJournalAreRemoved(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
 	var journal string
 	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) {

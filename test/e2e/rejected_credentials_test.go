@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/certificates"
 	"github.com/kubecdc/kubecdc/test/parts/kafka"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // The exporter's password in Kafka, and a wrong one.
@@ -25,6 +26,7 @@ const knownPassword, refusedPassword = "open-sesame", "hunter2"
 // deliver, is not ready either while Kafka is away or refuses the password, is when it lets us in, and not when it goes
 // away again.
 func TestRejectedCredentialsAreReportedAndReplacedWithoutRestart(t *testing.T) {
+	require.Long(t)
 	own := *servers(t)
 	dir := t.TempDir()
 	own.kafka = guarded(t, filepath.Join(dir, "ca.pem"))

@@ -18,11 +18,13 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/process"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // TestReplacedEtcdIsDetected first restores etcd from an earlier copy, and then takes another cluster's, behind the same
 // address. Two exporters are there, one of which starts again on another cluster.
 func TestReplacedEtcdIsDetected(t *testing.T) {
+	require.Long(t)
 	l := newRestricted(t, webConfigMaps)
 	l.grantAll()
 	remaining := l.inhabit("remaining.yaml", "fail")

@@ -13,6 +13,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // snapshotKills is how often the exporter is killed while a requested snapshot is emitted; KUBECDC_E2E_KILLS sets it.
@@ -142,6 +143,7 @@ func TestARequestedSnapshotIsWhole(t *testing.T) {
 
 // TestARequestedSnapshotSurvivesAFailover asks one replica for a snapshot and takes that away with its volume.
 func TestARequestedSnapshotSurvivesAFailover(t *testing.T) {
+	require.Long(t)
 	p := newPair(t, addedKinds, "kafka")
 	p.must(p.run(workload.Plan{Objects: 2 * sizeOf(t, "KUBECDC_E2E_ADDED", addedObjects), Updates: 1}, addedKinds).Wait())
 	p.start()

@@ -15,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // pauses is how often a sink or a rule is paused; KUBECDC_E2E_PAUSES sets it for long proofs.
@@ -118,6 +119,7 @@ func (s *fixture) pause(p pausable, e *exporter.Exporter) (at int64) {
 // changes its configuration or stops it in order meanwhile. A paused sink gets nothing, and nothing of a paused rule arrives
 // anywhere, however the exporter starts again. In the end both buses have everything that happened, in order and once.
 func TestPausedStreamsEqualUnpausedOnes(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Services, workload.Deployments}
 	now := &edited{changed: "none", files: map[string]bool{}, lanes: 64}
 	s := newFixture(t, kinds, now.configure)
@@ -166,6 +168,7 @@ func TestPausedStreamsEqualUnpausedOnes(t *testing.T) {
 // TestAPauseSurvivesAFailover pauses a bus or a rule at the active exporter, takes that away with its volume, and resumes at
 // the next one.
 func TestAPauseSurvivesAFailover(t *testing.T) {
+	require.Long(t)
 	servers(t)
 	for i, paused := range pausables[:3] {
 		t.Run(paused.kind+" "+paused.name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // stateBus is the bus of a state, and what operators do to it.
@@ -184,6 +185,7 @@ func (p *replicas) checkContinues(kinds []workload.Kind, rules oracle.Rules) {
 
 // TestFailoverWaitsForAPIServer kills the active one together with the only API server.
 func TestFailoverWaitsForAPIServer(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	p := newPair(t, kinds, "kafka", keepLease)
 	p.start()
@@ -207,6 +209,7 @@ func TestFailoverWaitsForAPIServer(t *testing.T) {
 // TestActiveDeliversDuringStateBusOutage delivers to the other bus, reports that the state lags, and takes changed
 // rules up. Changes of a lane that the state does not name yet wait for the state.
 func TestActiveDeliversDuringStateBusOutage(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
 		for _, e := range p.all {
@@ -243,6 +246,7 @@ func TestActiveDeliversDuringStateBusOutage(t *testing.T) {
 
 // TestFailoverWaitsForStateBus with a reason, and continues by itself when the bus is back.
 func TestFailoverWaitsForStateBus(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
 		p.start()
@@ -268,6 +272,7 @@ func TestFailoverWaitsForStateBus(t *testing.T) {
 // TestLostStateIsRewritten purges, deletes and restores the state under the active one, each time while objects are
 // written; it logs that once and writes it again. The next one takes over from it.
 func TestLostStateIsRewritten(t *testing.T) {
+	require.Long(t)
 	const lost = "the replicated state was lost in the bus, and is written again"
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
@@ -314,6 +319,7 @@ func (p *replicas) restore(b stateBus, objects int, kinds []workload.Kind) func(
 // TestOlderStateIsReconciledWithLanes restores the state to what it was some changes ago while no exporter is active: what
 // the lanes have is found there.
 func TestOlderStateIsReconciledWithLanes(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
 		p.start()
@@ -340,6 +346,7 @@ func TestOlderStateIsReconciledWithLanes(t *testing.T) {
 // TestFullStateIsReportedAndRecovers bounds the topic or stream of the state so that it takes nothing more: the changes go
 // on, the state lags, and follows by itself when there is room.
 func TestFullStateIsReportedAndRecovers(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
 		p.start()

@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 const (
@@ -172,6 +173,7 @@ func (s *fixture) deleteMessage(stream jetstream.Stream, seq uint64) {
 // with it, without a signal that is sent twice, and everything is equal in the end. Without an exporter it names what
 // differs, and that nothing was repaired.
 func TestARepairSurvivesKills(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	s := newFixture(t, kinds, verifiedSettings)
 	s.must(s.run(workload.Plan{Objects: 2 * repairedObjects}, kinds).Wait()) // every second is deleted

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // The objects that the tests write: one of each built-in type, by the name of the resource.
@@ -348,6 +349,7 @@ func (w *writes) writeAutoscalers(types []*builtIn) {
 // TestThePolicyChangesNoWriteOfAnyBuiltInType: under the policy, each write of each built-in type through each version that
 // an API server can serve is answered as it is without the policy, and stores the same but for the stamp.
 func TestThePolicyChangesNoWriteOfAnyBuiltInType(t *testing.T) {
+	require.Long(t)
 	const everything, features = "--runtime-config=api/all=true", "--feature-gates=AllBeta=true,AllAlpha=true"
 	served := map[string]bool{}
 	for name, args := range map[string][]string{"newest": {everything, features}, "1.36": {everything, features, "--emulated-version=1.36"}} {
