@@ -15,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // momentsOfHistory is at how many random revisions the states of five types are compared; KUBECDC_E2E_MOMENTS sets it.
@@ -27,6 +28,7 @@ const unknownExit = 5
 // at random revisions the history and what is served of it have exactly what etcd had, or say that they do not know. So do
 // replays of it, to clients that list, to informers and to kubectl.
 func TestHistoryEqualsThatOfEtcd(t *testing.T) {
+	require.Long(t)
 	kinds := workload.AllKinds()
 	dir := filepath.Join(t.TempDir(), "history")
 	s := newFixture(t, kinds, func(settings *exporter.Settings) {

@@ -14,6 +14,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 	"github.com/kubecdc/kubecdc/test/parts/values"
 )
 
@@ -27,6 +28,7 @@ var widgets = consumer.Resource{Cluster: "e2e", Group: workload.WidgetGroup, Res
 // and rebuilds the selected ones from each bus by the reference consumer: at every revision they must be what etcd had. Each
 // change must name its author.
 func TestStreamRebuildsEtcdAtEveryRevision(t *testing.T) {
+	require.Long(t)
 	s := newFixture(t, []workload.Kind{workload.Widgets}, func(settings *exporter.Settings) {
 		settings.Rule = map[string]any{
 			"labelSelector": workload.SelectedLabel + "=yes", "namespaces": map[string]any{"include": []string{settings.Stream}},

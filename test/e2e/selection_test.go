@@ -11,6 +11,7 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // configMapsOf is the kind of ConfigMaps with so many bytes of ballast.
@@ -26,6 +27,7 @@ func configMapsOf(bytes int) workload.Kind {
 
 // TestSlowWatcherLosesNothing lets the exporter freeze until the API server closes its watch.
 func TestSlowWatcherLosesNothing(t *testing.T) {
+	require.Long(t)
 	large := configMapsOf(64 << 10) // fills every buffer on the way soon
 	s := newRestrictedFixture(t, []workload.Kind{large})
 	s.must(s.exporter.Start(t.Context()))

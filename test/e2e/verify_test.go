@@ -490,6 +490,7 @@ func TestVerifyComparesWhatTheRulesShape(t *testing.T) {
 // TestVerifyNamesWhatItCannotVerify takes away what a verification needs: rights, the beginning of a partition, the position
 // of the newest watermark, the exporter. Nothing of it is called equal.
 func TestVerifyNamesWhatItCannotVerify(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps}
 	var settings exporter.Settings
 	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) {
