@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
@@ -39,33 +37,6 @@ func TestFailoverAfterCompactionEmitsDifferencesFromState(t *testing.T) {
 					p.awaitAnswerOf(p.all[1], "/readyz?verbose", "[+]resource/pods ok")
 				},
 				func() { p.must(p.all[1].Stop()) })
-		})
-	}
-}
-
-// TestFailoverBeforeFirstSnapshotStartsWithGap kills the active one, with its volume, while one bus is away: so the
-// state cannot hold the first snapshot yet, and the next one begins with nothing.
-func TestFailoverBeforeFirstSnapshotStartsWithGap(t *testing.T) {
-	require.Long(t)
-	kinds := []workload.Kind{workload.ConfigMaps}
-	p := newPair(t, kinds, "nats")
-	p.must(p.kafka.Kill())
-	p.must(p.all[0].Launch(t.Context())) // it is not ready: a bus is away
-	p.active()
-	p.must(p.load(20, kinds).Wait())
-	p.awaitHistory(p.buses[1])
-	p.removeReplica(p.all[0])
-	p.must(p.kafka.Restart(t.Context()))
-	p.must(p.all[1].Start(t.Context()))
-	p.active()
-	for _, b := range p.buses {
-		p.await(b, func(records []bus.Record) string {
-			for _, r := range records {
-				if r.Type == "gap" && strings.Contains(r.Gap.Reason, "did not hold the first snapshot") {
-					return ""
-				}
-			}
-			return "the gap"
 		})
 	}
 }

@@ -109,30 +109,6 @@ func TestActiveYieldsToStandbyThatReachesOneBusMore(t *testing.T) {
 	p.cutActiveOff(kinds)
 }
 
-// TestReplicasWithOneIdentityAreReported gives both exporters one identity: one of them is active, and the other one reports
-// that. A deleted Lease costs one failover at most.
-func TestReplicasWithOneIdentityAreReported(t *testing.T) {
-	require.Long(t)
-	const deletions = 3
-	kinds := []workload.Kind{workload.ConfigMaps}
-	p := newPair(t, kinds, "nats")
-	p.must(p.all[1].Configure(func(s *exporter.Settings) { s.Election["identity"] = identity(0) }))
-	p.must(p.all[0].Start(t.Context()))
-	p.awaitCovered(p.active())
-	p.must(p.all[1].Launch(t.Context()))
-	p.awaitAnswerOf(p.all[1], "/readyz", `[-]replica IdentityShared: another process has the identity "exporter-0", too`)
-	p.awaitAnswerOf(p.all[1], "/readyz", "give each exporter its own election.identity")
-	for range deletions {
-		p.deleteLease()
-		p.must(p.load(20, kinds).Wait())
-		p.awaitSettled()
-	}
-	if n := fencedTotal(t, p.all[0]) + fencedTotal(t, p.all[1]); n > deletions {
-		t.Errorf("%d failovers after %d deletions of the Lease", n, deletions)
-	}
-	p.judge(oracle.Rules{})
-}
-
 // stopWhileDelivering stops the active exporter in order. The other one goes on with what arrives in the first bus, long
 // before the end of the drain.
 func (p *replicas) stopWhileDelivering(active *exporter.Exporter, kinds []workload.Kind) {

@@ -118,6 +118,7 @@ func (s *fixture) killDuringSignal(id string, after time.Duration) bool {
 // freezes the server of the sink and edits the configuration meanwhile. The sink has everything from before again, and the
 // live changes as without; a table of it equals the cluster. The other sink has nothing of it.
 func TestAReplayHasWhatTheJournalKeeps(t *testing.T) {
+	require.Long(t)
 	const sink = "nats"
 	now := &edited{changed: "none", widgets: true, files: map[string]bool{}, lanes: 64}
 	watermarks := func(c *exporter.Settings) { c.Watermarks = "1s" }

@@ -123,6 +123,18 @@ func createTopic(ctx context.Context, client *kgo.Client, topic string, partitio
 	return kerr.ErrorForCode(answer.Topics[0].ErrorCode)
 }
 
+func growTopic(ctx context.Context, client *kgo.Client, topic string, partitions int32) error {
+	request := kmsg.NewPtrCreatePartitionsRequest()
+	one := kmsg.NewCreatePartitionsRequestTopic()
+	one.Topic, one.Count = topic, partitions
+	request.Topics = append(request.Topics, one)
+	answer, err := request.RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(answer.Topics[0].ErrorCode)
+}
+
 func deleteTopic(ctx context.Context, client *kgo.Client, topic string) error {
 	request := kmsg.NewPtrDeleteTopicsRequest()
 	one := kmsg.NewDeleteTopicsRequestTopic()
@@ -314,33 +326,6 @@ func (p *replicas) restore(b stateBus, objects int, kinds []workload.Kind) func(
 	return func(ctx context.Context) error {
 		return errors.Join(b.kill(), os.RemoveAll(b.files), os.CopyFS(b.files, os.DirFS(earlier)), b.restart(ctx))
 	}
-}
-
-// TestOlderStateIsReconciledWithLanes restores the state to what it was some changes ago while no exporter is active: what
-// the lanes have is found there.
-func TestOlderStateIsReconciledWithLanes(t *testing.T) {
-	require.Long(t)
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
-		p.start()
-		p.must(p.load(100, kinds).Wait())
-		p.awaitSettled()
-		earlier := filepath.Join(p.t.TempDir(), "earlier")
-		p.must(errors.Join(b.kill(), os.CopyFS(earlier, os.DirFS(b.files)), b.restart(p.t.Context())))
-		p.must(p.load(100, kinds).Wait())
-		p.awaitSettled()
-		for _, e := range p.all {
-			p.kill(e)
-		}
-		p.deleteLease()
-		p.must(p.load(50, kinds).Wait())
-		p.must(errors.Join(b.kill(), os.RemoveAll(b.files), os.CopyFS(b.files, os.DirFS(earlier)), b.restart(p.t.Context())))
-		for _, e := range p.all {
-			p.must(e.Launch(p.t.Context()))
-		}
-		p.active()
-		p.checkContinues(kinds, oracle.Rules{})
-	}, keepLease)
 }
 
 // TestFullStateIsReportedAndRecovers bounds the topic or stream of the state so that it takes nothing more: the changes go

@@ -260,6 +260,7 @@ func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
 // keeps one message of each subject, and a bucket, under load: objects whose records are gone by now are counted, and no
 // difference.
 func TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced(t *testing.T) {
+	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
 	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) {
 		given.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": 3, "configs": []map[string]any{
