@@ -159,6 +159,7 @@ func (s *fixture) fillCluster(kinds []workload.Kind) (objects int) {
 // TestVerifyFindsNoFalseDifference verifies all sinks under load: several times, right after a kill, while rules are
 // edited, and with contents.
 func TestVerifyFindsNoFalseDifference(t *testing.T) {
+	require.Long(t)
 	runs := sizeOf(t, "KUBECDC_E2E_VERIFY_RUNS", verifyRuns)
 	w := newWatermarkRun(t, newFixture(t, watermarkKinds, verifiedSettings))
 	objects := w.fillCluster(watermarkKinds)

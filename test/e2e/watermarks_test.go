@@ -71,6 +71,7 @@ func newWatermarkRun(t *testing.T, s *fixture) *watermarkRun {
 // compacted, and gets edited rules: the count and the digest of each watermark are those of etcd at its position, on both
 // buses, every change up to the position stands before it in its lane, and a consumer finds no difference.
 func TestWatermarksAreTheStateOfTheCluster(t *testing.T) {
+	require.Long(t)
 	turns := sizeOf(t, "KUBECDC_E2E_WATERMARKS", watermarkTurns)
 	w := newWatermarkRun(t, newFixture(t, watermarkKinds, watermarkSettings))
 	w.must(w.exporter.Start(t.Context()))
