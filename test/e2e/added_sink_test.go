@@ -337,7 +337,6 @@ func TestAddedSinkIsWholeAfterAFailover(t *testing.T) {
 // TestRenamedSinkContinues renames both sinks under load, by a reload and by a restart after a kill: each continues in its
 // place, without a snapshot of its own. One that is paused stays so, under the new name.
 func TestRenamedSinkContinues(t *testing.T) {
-	require.Long(t)
 	s := newFixture(t, addedKinds)
 	s.must(s.load(100, addedKinds).Wait())
 	s.must(s.exporter.Start(t.Context()))

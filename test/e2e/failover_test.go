@@ -68,7 +68,6 @@ func TestActiveDeliversDuringAPIServerOutage(t *testing.T) {
 // TestReplicasReloadWhileRunning edits the files of both: a rule, which is taken up live, and a sink, for which all
 // begins again where it is. The standby becomes active with the new files.
 func TestReplicasReloadWhileRunning(t *testing.T) {
-	require.Long(t)
 	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
 	p := newPair(t, kinds, "kafka", keepLease)
 	for _, e := range p.all {
