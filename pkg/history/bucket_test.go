@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/kubecdc/kubecdc/pkg/credentials"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 	"github.com/kubecdc/kubecdc/test/parts/s3server"
 )
 
@@ -74,6 +75,7 @@ func (f *faultyServer) bucket(t *testing.T, prefix string) Store {
 // TestNothingIsLostOrDoubledInABucketWhereverTheServerStops: from a request on every one is lost, with or without what it
 // asks for, which is also what a process that is killed there sees.
 func TestNothingIsLostOrDoubledInABucketWhereverTheServerStops(t *testing.T) {
+	require.Long(t)
 	f := startFaulty(t)
 	const rows = 40
 	for at := 1; ; at += 17 {

@@ -21,6 +21,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks/kafka/record"
 	broker "github.com/kubecdc/kubecdc/test/parts/kafka"
 	"github.com/kubecdc/kubecdc/test/parts/ports"
+	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // copiedCluster is a fake cluster with a disk that can be replaced by an older copy.
@@ -360,6 +361,7 @@ func (b *copiedBroker) restoreCopy() {
 
 // Of three brokers, one gets the older copy of its disk. The names are those of directories, so they have no commas.
 func TestAnApacheKafkaThatWentBackIsFilledAgain(t *testing.T) {
+	require.Long(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		brokers int
