@@ -61,7 +61,7 @@ var sectionTests = map[string][]string{
 		"pkg/consumer/stream_test.go TestRulesHoldForAnyPartitionOrder", "test/sinktest/suite.go testObjectsShareALane",
 	},
 	"Verifying the state": {"pkg/consumer/table_test.go TestSnapshotIsVerifiedForAnyPartitionOrder", "pkg/consumer/table_test.go TestASnapshotThatLacksAnObjectIsNotVerified"},
-	"By format":           {"test/e2e/formats_test.go TestFlinkAcceptsAWholeRun", "test/e2e/formats_test.go TestCompactedTopicEqualsTheCluster"},
+	"By format":           {"test/pages/hostile_test.go TestTheFlinkRecipeTakesHostileRecords", "test/e2e/formats_test.go TestCompactedTopicEqualsTheCluster"},
 	"Clients":             {"pkg/consumer/clients_test.go TestClientsFollowTheRules"},
 	"Example":             {"pkg/consumer/example_test.go Example"},
 }

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -16,7 +14,6 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
-	"github.com/kubecdc/kubecdc/test/parts/require"
 )
 
 // Records without a value have this header.
@@ -24,35 +21,6 @@ const (
 	kafkaFacts = "change"
 	natsFacts  = "Kubecdc-Change"
 )
-
-// TestFlinkAcceptsAWholeRun reads envelopes by the rules of Flink's debezium-json, which ends its job at the first record
-// that breaks one, and judges their rows by etcd's history.
-func TestFlinkAcceptsAWholeRun(t *testing.T) {
-	require.Long(t)
-	kinds := workload.AllKinds()
-	s := newFixture(t, kinds, func(settings *exporter.Settings) {
-		settings.Format, settings.Kafka = "debezium", map[string]any{"tombstones": true}
-	})
-	inKafka, inNATS := newFlink(kafkaFacts), newFlink(natsFacts)
-	s.read(format.Debezium, inKafka.unwrap, inNATS.unwrap)
-	s.must(s.cluster.Create(t.Context(), workload.ConfigMaps, s.name, "there-before"))
-	s.must(s.exporter.Start(t.Context()))
-	s.must(s.load(200, kinds).Wait())
-	s.awaitAll()
-	s.judge(oracle.Rules{})
-	s.loseHistory()
-	s.must(s.exporter.Stop())
-	s.readElsewhere("debezium")
-	for name, f := range map[string]*flink{"kafka": inKafka, "nats": inNATS} {
-		t.Logf("%s: %v", name, f.ops)
-		if f.ops["c"] == 0 || f.ops["u"] == 0 || f.ops["d"] == 0 || f.ops["r"] == 0 || f.ops["none"] == 0 {
-			t.Errorf("%s: not every op came: %v", name, f.ops)
-		}
-	}
-	if deletes := inKafka.ops["d"]; inKafka.ops["tombstone"] != deletes {
-		t.Errorf("%d tombstones for %d deletes", inKafka.ops["tombstone"], deletes)
-	}
-}
 
 // loseHistory has an object deleted while the exporter is away, makes etcd forget it, and waits until both buses have it.
 func (s *fixture) loseHistory() {
@@ -65,117 +33,6 @@ func (s *fixture) loseHistory() {
 	for _, b := range s.buses {
 		s.await(b, tellsOfAGap)
 	}
-}
-
-// flink reads envelopes as DeserializationSchema of flink-json does, and keeps the rows that they make.
-type flink struct {
-	facts string
-	rows  map[string]json.RawMessage // by UID: the object in the newest record
-	ops   map[string]int
-}
-
-func newFlink(facts string) *flink {
-	return &flink{facts: facts, rows: make(map[string]json.RawMessage), ops: make(map[string]int)}
-}
-
-// unwrap makes a native object of an envelope.
-func (f *flink) unwrap(headers map[string]string, value []byte) (payload []byte, key string, err error) {
-	if len(value) == 0 { // passed over
-		if facts := headers[f.facts]; facts != "" {
-			f.ops["none"]++
-			return native([]byte(facts))
-		}
-		if headers["type"] != "deleted" {
-			return nil, "", errors.New("a record without a value behind no delete, and without a word why")
-		}
-		f.ops["tombstone"]++
-		return nil, "", nil
-	}
-	var e struct {
-		Before, After json.RawMessage
-		Op            *string
-		Source        map[string]any
-	}
-	if err := json.Unmarshal(value, &e); err != nil {
-		return nil, "", err
-	}
-	if e.Op == nil {
-		return nil, "", errors.New("no op")
-	}
-	f.ops[*e.Op]++
-	if err := f.row(*e.Op, present(e.Before), present(e.After), e.Source["before"] == "identity"); err != nil {
-		return nil, "", err
-	}
-	facts := maps.Clone(e.Source)
-	facts["name"], facts["cluster"], facts["version"] = e.Source["objectName"], e.Source["name"], "v1"
-	delete(facts, "snapshot")
-	delete(facts, "before")
-	if id := e.Source["snapshotId"]; id != nil {
-		facts["snapshot"] = map[string]any{"id": id}
-	}
-	if *e.Op == "d" && e.Source["before"] == nil {
-		facts["before"] = e.Before
-	}
-	if *e.Op != "d" {
-		facts["after"] = e.After
-	}
-	payload, err = json.Marshal(facts)
-	if err != nil {
-		return nil, "", err
-	}
-	return native(payload)
-}
-
-// present is nil for null.
-func present(row json.RawMessage) json.RawMessage {
-	if string(row) == "null" {
-		return nil
-	}
-	return row
-}
-
-// row applies one record. Flink retracts the former state in an update or a delete: it must be the state emitted before.
-func (f *flink) row(op string, before, after json.RawMessage, identityOnly bool) error {
-	switch op {
-	case "c", "r":
-		if after == nil {
-			return fmt.Errorf("%s without after", op)
-		}
-		f.rows[uid(after)] = after
-	case "u":
-		if before == nil || after == nil {
-			return errors.New(`the "before" field of UPDATE message is null`)
-		}
-		if told := f.rows[uid(after)]; !same(told, before) {
-			return fmt.Errorf("an update takes back %s, told was %s", before, told)
-		}
-		f.rows[uid(after)] = after
-	case "d":
-		if before == nil {
-			return errors.New(`the "before" field of DELETE message is null`)
-		}
-		if told := f.rows[uid(before)]; !identityOnly && told == nil {
-			return fmt.Errorf("a delete takes back %s, which was never told", before)
-		}
-		delete(f.rows, uid(before))
-	default:
-		return fmt.Errorf("unknown op %q", op)
-	}
-	return nil
-}
-
-func uid(row json.RawMessage) string {
-	var object struct{ Metadata struct{ UID string } }
-	if err := json.Unmarshal(row, &object); err != nil {
-		return ""
-	}
-	return object.Metadata.UID
-}
-
-// same compares JSON by its meaning.
-func same(a, b []byte) bool {
-	var x, y any
-	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
 // native returns a native object and the key that follows from it.

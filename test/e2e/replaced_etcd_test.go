@@ -20,8 +20,8 @@ import (
 
 const webConfigMaps = "resources: [{select: [configmaps], namespaces: {include: [web]}}]\n"
 
-// TestReplacedEtcdIsDetected restores etcd from an earlier copy, behind the same address, under two exporters, one of which is
-// stopped meanwhile. pkg/source has another cluster behind the address.
+// TestReplacedEtcdIsDetected restores etcd from an earlier copy, behind the same address, under two exporters, one of which
+// is stopped meanwhile. pkg/source has another cluster behind the address.
 func TestReplacedEtcdIsDetected(t *testing.T) {
 	require.Long(t)
 	l := newRestricted(t, webConfigMaps)
