@@ -17,7 +17,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kubecdc/kubecdc/pkg/resourceversion"
-	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/exporter"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
 	"github.com/kubecdc/kubecdc/test/parts/await"
@@ -255,38 +254,6 @@ func TestVerifyFindsNoFalseDifferenceAfterFailover(t *testing.T) {
 	for _, e := range p.all {
 		p.must(e.Stop())
 	}
-}
-
-// TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced verifies a topic that is compacted all the time, a stream that
-// keeps one message of each subject, and a bucket, under load: objects whose records are gone by now are counted, and no
-// difference.
-func TestVerifyFindsNoFalseDifferenceWhereRecordsAreReplaced(t *testing.T) {
-	require.Long(t)
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Widgets}
-	s := newFixture(t, kinds, verifiedSettings, func(given *exporter.Settings) {
-		given.Kafka = map[string]any{"createTopics": map[string]any{"enabled": true, "partitions": 3, "configs": []map[string]any{
-			{"name": "cleanup.policy", "value": "compact"}, {"name": "segment.ms", "value": "500"},
-			{"name": "min.cleanable.dirty.ratio", "value": "0.01"}, {"name": "max.compaction.lag.ms", "value": "1000"},
-		}}}
-	})
-	js, hangUp, err := bus.Operate(s.nats.URL())
-	s.must(err)
-	defer hangUp()
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: s.name, Subjects: []string{s.name + ".>"}, MaxMsgsPerSubject: 1, AllowDirect: true, AllowBatchPublish: true,
-	})
-	s.must(err)
-	s.must(s.run(workload.Plan{Objects: 400}, kinds).Wait())
-	s.must(s.exporter.Start(t.Context()))
-	load := s.run(workload.Plan{Objects: 1 << 30, Updates: 20, Rate: verifyRate}, kinds)
-	s.awaitTopics(kinds)
-	for range 2 * sizeOf(t, "KUBECDC_E2E_VERIFY_RUNS", verifyRuns) {
-		load.AwaitOperations(load.Operations() + verifyRate)
-		for _, sink := range verifiedSinks {
-			s.mustVerify(s.exporter.Config(), sink, "--bodies")
-		}
-	}
-	load.Stop()
 }
 
 // findObject returns the records of an object in their lane: the first object whose last record is of a type, with so many
