@@ -195,29 +195,6 @@ func (p *replicas) checkContinues(kinds []workload.Kind, rules oracle.Rules) {
 	p.judge(rules)
 }
 
-// TestFailoverWaitsForAPIServer kills the active one together with the only API server.
-func TestFailoverWaitsForAPIServer(t *testing.T) {
-	require.Long(t)
-	kinds := []workload.Kind{workload.ConfigMaps}
-	p := newPair(t, kinds, "kafka", keepLease)
-	p.start()
-	p.must(p.load(50, kinds).Wait())
-	p.awaitSettled() // else the next one begins with a snapshot of its own
-	p.must(p.load(100, kinds).Wait())
-	active := p.active()
-	p.must(p.controlPlane.KillAPIServer())
-	p.kill(active)
-	p.down[active] = true
-	p.awaitAnswerOf(p.other(active), "/readyz", "[!]replica LeaseUnknown: read the Lease "+p.name+"/exporter")
-	p.awaitAnswerOf(p.other(active), "/metrics", "\nkubecdc_active 0\n")
-	p.must(p.controlPlane.StartAPIServer(t.Context()))
-	p.deleteLease()
-	p.active()
-	p.must(active.Launch(t.Context()))
-	p.down[active] = false
-	p.checkContinues(kinds, oracle.Rules{Gaps: true}) // the only API server knows no history from before its start
-}
-
 // TestActiveDeliversDuringStateBusOutage delivers to the other bus, reports that the state lags, and takes changed
 // rules up. Changes of a lane that the state does not name yet wait for the state.
 func TestActiveDeliversDuringStateBusOutage(t *testing.T) {
