@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
@@ -290,7 +291,8 @@ func testReadingBesideAStalledRule(
 				st.request(name, event.SnapshotRequest{Sink: "new", ID: "request"})
 			}
 		}
-		p, asked, begun, ended := newPauser(), make(chan struct{}, len(names)), make(chan struct{}), make(chan struct{})
+		p, asked := newPauser(), make(chan struct{}, len(names))
+		stalled, begun, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		s, log, stop := startSource(t, f, st, on, p.guard, func(c *Config) {
 			connectTo(t, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				isStalled, isWatch := strings.Contains(r.URL.Path, "/stalled"), r.URL.Query().Get("watch") != ""
@@ -301,7 +303,7 @@ func testReadingBesideAStalledRule(
 					case <-begun: // a later list
 					}
 					<-begun
-				case isStalled && isClosed(begun) && !isClosed(ended) && answer != nil:
+				case isStalled && isClosed(stalled) && !isClosed(ended) && answer != nil:
 					answer(w, ended)
 					return
 				case strings.HasSuffix(r.URL.Path, "/pods") && isWatch:
@@ -316,8 +318,10 @@ func testReadingBesideAStalledRule(
 			<-asked
 		}
 		p.set(answer == nil)
-		close(begun)
+		close(stalled)
 		f.breakStreams()
+		synctest.Wait() // no watch is left that what is read now could be beside
+		close(begun)
 		began := time.Now()
 		st.awaitTrue(t, "what the other rule needs", func() bool { return isRead(st, log, "pods") })
 		if took := time.Since(began); took > 3*apiserver.SlowAfter {
