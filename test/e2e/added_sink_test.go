@@ -300,40 +300,6 @@ func TestSinkAddedWithJournalGetsWhatIsKept(t *testing.T) {
 	s.checkOthers()
 }
 
-// TestAddedSinkIsWholeAfterAFailover adds sinks to two replicas, and takes the active one away with its journal before their
-// snapshots are complete: at first perhaps before the state knows of them.
-func TestAddedSinkIsWholeAfterAFailover(t *testing.T) {
-	require.Long(t)
-	p := newPair(t, addedKinds, "kafka")
-	s := addSinksTo(p.fixture, p.all...)
-	s.must(s.run(workload.Plan{Objects: 2 * sizeOf(t, "KUBECDC_E2E_ADDED", addedObjects), Updates: 1}, addedKinds).Wait())
-	p.start()
-	p.awaitSettled()
-	load := s.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: verifyRate}, addedKinds)
-	s.configure("", true)
-	for range 2 {
-		active := p.active()
-		await.Pause(t, time.Duration(p.random.IntN(500))*time.Millisecond)
-		p.kill(active)
-		p.must(active.Launch(t.Context()))
-		p.down[active] = false
-	}
-	load.AwaitOperations(load.Operations() + 2*verifyRate)
-	load.Stop()
-	s.awaitAll()
-	s.awaitNoneMissing()
-	for _, e := range p.all {
-		s.must(e.Stop())
-	}
-	for _, b := range s.added {
-		s.must(b.receive(t.Context()))
-	}
-	s.checkTables()
-	s.receiveAll()
-	s.checkOthersLack()
-	s.judgeEach(oracle.Rules{Repetitions: true})
-}
-
 // TestRenamedSinkContinues renames both sinks under load, by a reload and by a restart after a kill: each continues in its
 // place, without a snapshot of its own. One that is paused stays so, under the new name.
 func TestRenamedSinkContinues(t *testing.T) {

@@ -217,17 +217,13 @@ func (l *restricted) access() map[string]string {
 // awaitAccess waits until everything may be read but one resource; "" is none.
 func (l *restricted) awaitAccess(forbidden string) {
 	l.t.Helper()
-	deadline := time.Now().Add(arriveWithin)
-	for {
+	await.Condition(l.t, "explain", arriveWithin, lookEvery, func() string {
 		access := l.access()
 		if len(access) > 0 && wrong(access, forbidden, "forbidden", "allowed") == "" {
-			return
+			return ""
 		}
-		if time.Now().After(deadline) {
-			l.t.Fatalf("explain says %v; want %q forbidden and everything else allowed", access, forbidden)
-		}
-		await.Pause(l.t, lookEvery)
-	}
+		return fmt.Sprintf("%q forbidden and everything else allowed, it is %v", forbidden, access)
+	})
 }
 
 // wrong returns which scope is not as it should be: those of one resource in one state, all others in another.

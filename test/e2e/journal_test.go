@@ -29,23 +29,17 @@ func TestALostJournalIsMarkedByGap(t *testing.T) {
 			t.Errorf("%s: a gap at the first start: %s", b.Name(), b.records[i].Payload)
 		}
 	}
-	s.startWithoutMemory(func() { s.must(os.RemoveAll(dir)) })
-	s.must(s.load(20, kinds).Wait())
-	s.awaitAll()
-}
-
-// startWithoutMemory starts the exporter after its memory was taken away: the streams start again, with gaps.
-func (s *fixture) startWithoutMemory(lose func()) {
-	s.t.Helper()
 	before := [2]int{len(s.buses[0].records), len(s.buses[1].records)}
-	lose()
-	revision, err := s.etcd.Revision(s.t.Context())
+	s.must(os.RemoveAll(dir))
+	revision, err := s.etcd.Revision(t.Context())
 	s.must(err)
-	s.must(s.exporter.Start(s.t.Context()))
+	s.must(s.exporter.Start(t.Context()))
 	s.beginning = revision
 	for i, b := range s.buses {
 		s.await(b, func(records []bus.Record) string { return s.missingAfterRestart(records[before[i]:]) })
 	}
+	s.must(s.load(20, kinds).Wait())
+	s.awaitAll()
 }
 
 // corruptJournal writes over every file of the journal that describes its content.

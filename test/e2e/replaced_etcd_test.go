@@ -83,24 +83,24 @@ func (l *restricted) stopped(do func(dir string) error) {
 type restoredExporter struct {
 	*restricted
 	config  string
-	running *started
+	running *process.Process
 }
 
 func (l *restricted) inhabit(name, onReplaced string) *restoredExporter {
 	l.t.Helper()
 	own := l.beside(", onReplaced: " + onReplaced)
-	return &restoredExporter{restricted: own, config: own.configure(name), running: &started{}}
+	return &restoredExporter{restricted: own, config: own.configure(name)}
 }
 
 // begin starts the exporter and waits until it is live.
 func (i *restoredExporter) begin() {
 	i.t.Helper()
-	*i.running = i.until(i.config, i.positioned)
+	i.running = i.until(i.config, i.positioned)
 }
 
 func (i *restoredExporter) stop() {
 	i.t.Helper()
-	i.must(i.running.process.Stop())
+	i.must(i.running.Stop())
 }
 
 // records are all emitted records, in order.
@@ -193,11 +193,8 @@ func revision(t *testing.T, s string) int {
 	return n
 }
 
-// started is an exporter that runs.
-type started struct{ process *process.Process }
-
 // until starts the exporter and waits for a condition.
-func (l *restricted) until(config string, reached func() bool) started {
+func (l *restricted) until(config string, reached func() bool) *process.Process {
 	l.t.Helper()
 	p, err := process.Start(l.t.Context(), process.Options{
 		Name: "exporter", Path: l.program, Args: []string{"run", "--config", config}, Dir: l.dir, Log: config + ".log", Env: l.env,
@@ -209,7 +206,7 @@ func (l *restricted) until(config string, reached func() bool) started {
 		}
 		return ""
 	})
-	return started{p}
+	return p
 }
 
 // live is on the page of a resource with a stored position: its objects need not be read again.

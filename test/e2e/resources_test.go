@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kubecdc/kubecdc/test/e2e/internal/oracle"
 	"github.com/kubecdc/kubecdc/test/e2e/internal/workload"
@@ -71,17 +70,13 @@ func series(text, prefix string) map[string]int {
 // awaitAnswer waits until the admin server answers with a code and a text that holds part.
 func (s *fixture) awaitAnswer(path string, code int, part string) {
 	s.t.Helper()
-	deadline := time.Now().Add(arriveWithin)
-	for {
+	await.Condition(s.t, "GET "+path, arriveWithin, lookEvery, func() string {
 		gotCode, text, err := s.exporter.Get(s.t.Context(), path)
 		if err == nil && gotCode == code && strings.Contains(text, part) {
-			return
+			return ""
 		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("GET %s: %d, want %d with %q (%v)\n%s", path, gotCode, code, part, err, related(text, part))
-		}
-		await.Pause(s.t, lookEvery)
-	}
+		return fmt.Sprintf("%d, want %d with %q (%v)\n%s", gotCode, code, part, err, related(text, part))
+	})
 }
 
 // related returns the lines of a long answer that begin as what is looked for.

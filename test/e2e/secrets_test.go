@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -548,14 +547,11 @@ func TestARotatedValueStaysHiddenInAnAnnotation(t *testing.T) {
 // awaitText waits until a file holds a text.
 func awaitText(s *fixture, file, part string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(arriveWithin); ; {
+	await.Condition(s.t, file, arriveWithin, lookEvery, func() string {
 		text, err := os.ReadFile(file)
 		if err == nil && strings.Contains(string(text), part) {
-			return
+			return ""
 		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s lacks %s (%v)", file, part, err)
-		}
-		await.Pause(s.t, lookEvery)
-	}
+		return fmt.Sprintf("%s (%v)", part, err)
+	})
 }

@@ -99,32 +99,6 @@ func TestWatermarksAreTheStateOfTheCluster(t *testing.T) {
 	w.checkWatermarks(turns)
 }
 
-// TestWatermarksAreRightAfterFailovers takes the active exporter away, with its journal, again and again.
-func TestWatermarksAreRightAfterFailovers(t *testing.T) {
-	require.Long(t)
-	turns := sizeOf(t, "KUBECDC_E2E_WATERMARKS", watermarkTurns)
-	p := newPair(t, watermarkKinds, "kafka", watermarkSettings)
-	w := newWatermarkRun(t, p.fixture)
-	p.start()
-	load := w.run(workload.Plan{Objects: 1 << 30, Updates: 3, Rate: watermarkRate}, watermarkKinds)
-	for range turns {
-		w.awaitMoreWatermarks(moreWatermarks)
-		active := p.active()
-		p.kill(active)
-		w.awaitMoreWatermarks(moreWatermarks)
-		w.must(active.Launch(t.Context()))
-		p.down[active] = false
-	}
-	w.awaitMoreWatermarks(moreWatermarks)
-	load.Stop()
-	w.awaitMoreWatermarks(1) // which takes a bookmark
-	w.checkExactLists()
-	for _, e := range p.all {
-		w.must(e.Stop())
-	}
-	w.checkWatermarks(0)
-}
-
 // editRules leaves the other namespace out, or takes it in again.
 func (w *watermarkRun) editRules(without bool) {
 	w.t.Helper()
