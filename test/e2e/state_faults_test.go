@@ -233,31 +233,6 @@ func TestActiveDeliversDuringStateBusOutage(t *testing.T) {
 	}, keepLease)
 }
 
-// TestFailoverWaitsForStateBus with a reason, and continues by itself when the bus is back.
-func TestFailoverWaitsForStateBus(t *testing.T) {
-	require.Long(t)
-	kinds := []workload.Kind{workload.ConfigMaps, workload.Pods}
-	forEachStateBus(t, kinds, func(p *replicas, b stateBus) {
-		p.start()
-		p.must(p.load(100, kinds).Wait())
-		active := p.awaitSettled() // else the next one begins with a snapshot of its own
-		p.must(b.kill())
-		p.must(p.load(50, kinds).Wait())
-		p.awaitHistory(b.other) // of which the state knows nothing
-		p.removeReplica(active)
-		other := p.other(active)
-		p.awaitAnswerOf(other, "/readyz", "[-]replica FailoverFailing: read the replicated state: ")
-		p.awaitAnswerOf(other, "/metrics", "\nkubecdc_active 0\n")
-		p.awaitAnswerOf(other, "/metrics", "\nkubecdc_ready 0\n")
-		p.must(p.load(50, kinds).Wait())
-		p.must(b.restart(p.t.Context()))
-		p.active()
-		p.must(active.Launch(p.t.Context()))
-		p.down[active] = false
-		p.checkContinues(kinds, oracle.Rules{})
-	}, keepLease)
-}
-
 // TestLostStateIsRewritten purges, deletes and restores the state under the active one, each time while objects are
 // written; it logs that once and writes it again. The next one takes over from it.
 func TestLostStateIsRewritten(t *testing.T) {
