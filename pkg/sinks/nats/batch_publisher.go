@@ -115,18 +115,62 @@ func (p *batchPublisher) invalidateEnd() {
 }
 
 // startTerm forgets all batches of an earlier term.
-func (p *batchPublisher) startTerm(found, end uint64) {
+func (p *batchPublisher) startTerm(found *stream.Info, end uint64) {
 	p.nextSize, p.inDoubt, p.mayCome = 0, nil, false
 	p.end.startTerm(found, end)
 }
 
 // compareTerm returns a loss that RestoreState has not handled yet. The first call in a term finds out whether the stream
-// went back before that.
+// went back before that, and the first one after a look-up whether it did since the one before.
 func (p *batchPublisher) compareTerm(ctx context.Context, l *connection.Link) error {
 	if found, end, earlier := p.end.compareTerm(); earlier {
 		return p.handleRewind(ctx, l, found, end)
 	}
-	return p.end.lostError()
+	err := p.end.lostError()
+	if next := p.end.next.Swap(nil); err == nil && next != nil {
+		if err = p.compareStream(ctx, l, p.end.seen.Load(), next); err != nil {
+			p.features.invalidate() // it is looked up again
+		}
+	}
+	return err
+}
+
+// compareStream finds out whether the stream that was looked up is the one that was seen, and has what it had. What was its
+// last message then is in no other stream. If that is deleted, the time of creation decides; a cluster changes it when it
+// restores a stream, and before nats-server 2.14.5 when a client creates one again that exists.
+func (p *batchPublisher) compareStream(ctx context.Context, l *connection.Link, seen, next *stream.Info) error {
+	c, at, end := p.cfg.streamClient(l), seen.State.LastSeq, next.State.LastSeq
+	isOther := !next.Created.Equal(seen.Created) && (end == 0 || !next.State.FirstTime.Before(next.Created))
+	there, left := stream.Message{Sequence: at, Time: next.State.LastTime}, stream.Message{}
+	var err error
+	if at != end || !there.Time.Equal(seen.State.LastTime) {
+		there, err = c.FindNewest(ctx, at, min(at, end), false, func(stream.Message) bool { return true })
+		if err != nil && !errors.As(err, new(*connection.DeniedError)) {
+			return err
+		}
+	}
+	if there.Sequence == 0 && !isOther || there.Sequence > 0 && there.Time.Equal(seen.State.LastTime) {
+		if at <= end { // else the next message shows that it went back
+			p.end.seen.Store(next)
+		}
+		return nil
+	}
+	if err = p.fence.checkOwnership(ctx, l, 0); err == nil && !isOther {
+		left, err = c.FindNewest(ctx, 1, end, p.features.allowsDirect.Load(), func(m stream.Message) bool { return !m.Time.After(seen.State.LastTime) })
+	}
+	if err != nil {
+		return err
+	}
+	_, through, known := p.end.currentEnd()
+	switch err := p.fence.progress.checkEnd(p.cfg.Stream, left.Sequence); {
+	case err == nil && through == 0: // nothing was acknowledged
+		p.end.seen.Store(next)
+		return nil
+	case err != nil && (!known || p.end.wroteByID.Load()):
+		p.end.invalidate()
+		return err
+	}
+	return p.handleRewind(ctx, l, left.Sequence, end)
 }
 
 // publishBatch sends some of the messages as one batch and records how many are stored. A nil error means that the rest can
@@ -297,7 +341,9 @@ func (p *batchPublisher) readEnd(ctx context.Context, l *connection.Link, end ui
 	foreign := ""
 	m, err := p.cfg.streamClient(l).FindNewest(ctx, last+1, end, p.features.allowsDirect.Load(), func(m stream.Message) bool {
 		ours := p.isFromEpoch(m)
-		if !ours && !p.isExpected(m) {
+		// Without another writer there may be a fence, a dead letter, or the server's marker of a subject that has expired.
+		if !ours && !strings.HasPrefix(m.Subject, p.cfg.fencePrefix()) && !strings.Contains(m.Header(nats.MsgIdHdr), deadLetterInfix) &&
+			m.Header(jetstream.MarkerReasonHeader) == "" {
 			foreign = m.Subject
 		}
 		return ours
@@ -321,14 +367,9 @@ func (p *batchPublisher) readEnd(ctx context.Context, l *connection.Link, end ui
 	p.end.updateEnd(end, through)
 	if foreign != "" {
 		p.features.recordOtherWriter(foreign)
+		p.features.invalidate() // it may be another stream
 	}
 	return nil
-}
-
-// isExpected reports whether a message without a stored offset may be in a stream without another writer: a fence, a dead
-// letter, or the marker that the server leaves when all messages of a subject have expired.
-func (p *batchPublisher) isExpected(m stream.Message) bool {
-	return strings.HasPrefix(m.Subject, p.cfg.fencePrefix()) || isDeadLetter(m) || m.Header(jetstream.MarkerReasonHeader) != ""
 }
 
 func (p *batchPublisher) isFromEpoch(m stream.Message) bool {
@@ -460,21 +501,17 @@ func (b *openBatch) handleAnswer(reply string, a connection.Answer) {
 	defer b.mu.Unlock()
 	defer connection.Offer(b.changed, struct{}{})
 	st := &b.known
-	if a.Err != nil {
-		st.problem = a.Err
-		return
-	}
-	if a.NoResponders {
-		st.problem = nats.ErrNoResponders
-		return
-	}
 	var answer batchAnswer
-	number, ping := parseReply(reply)
-	if err := json.Unmarshal(a.Data, &answer); err != nil {
+	switch number, ping := parseReply(reply); {
+	case a.Err != nil:
+		st.problem = a.Err
+	case a.NoResponders:
+		st.problem = nats.ErrNoResponders
+	case json.Unmarshal(a.Data, &answer) != nil:
 		st.problem = errors.New("unparseable answer to a batch") // it may repeat the message
-		return
+	default:
+		st.applyAnswer(b.id, answer, number, ping)
 	}
-	st.applyAnswer(b.id, answer, number, ping)
 }
 
 // batchAnswer is an answer of the server about a batch (ADR-50).

@@ -292,12 +292,13 @@ func (c Config) validateCleartext() error {
 	return nil
 }
 
-func validateStream(name string) error {
+// validateName refuses a name with a character that is illegal by a rule; missing is the error if there is no name.
+func validateName(name, missing string, illegal func(rune) bool, rule string) error {
 	if name == "" {
-		return errors.New("required; the name of a JetStream stream")
+		return errors.New(missing)
 	}
-	if i := strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r) }); i >= 0 {
-		return fmt.Errorf(`%q has %q at position %d; a stream name has no blanks and none of . * > / \`, name, name[i], i+1)
+	if i := strings.IndexFunc(name, illegal); i >= 0 {
+		return fmt.Errorf("%q has %q at position %d; %s", name, name[i], i+1, rule)
 	}
 	return nil
 }
@@ -434,10 +435,15 @@ func (c Config) validateMode() error {
 	}
 	switch c.Mode {
 	case modeJetStream:
-		return errors.Join(unused("repair", c.Repair, "it is for mode kv"), atPath("stream", validateStream(c.Stream)),
+		name := validateName(c.Stream, "required; the name of a JetStream stream", func(r rune) bool {
+			return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r)
+		}, `a stream name has no blanks and none of . * > / \`)
+		return errors.Join(unused("repair", c.Repair, "it is for mode kv"), atPath("stream", name),
 			unused("bucket", c.Bucket != "", "it is for mode kv"))
 	case modeKV:
-		err := errors.Join(atPath("bucket", validateBucket(c.Bucket)), unused("stream", c.Stream != "", "the bucket has its own"))
+		name := validateName(c.Bucket, "required in mode kv; the name of a key-value bucket", isIllegalInName,
+			"a bucket's name has letters, digits, _ and - only")
+		err := errors.Join(atPath("bucket", name), unused("stream", c.Stream != "", "the bucket has its own"))
 		if c.Create.MaxAge != 0 {
 			err = errors.Join(err, atPath("create.maxAge", errors.New("objects that do not change would disappear from the bucket; "+
 				"leave it out in mode kv")))
@@ -447,14 +453,4 @@ func (c Config) validateMode() error {
 		return atPath("mode", errors.New(`"core" is no mode any more, since it kept nothing; name a stream, or a bucket with mode kv`))
 	}
 	return atPath("mode", checkOneOf(c.Mode, modeJetStream, modeKV))
-}
-
-func validateBucket(name string) error {
-	if name == "" {
-		return errors.New("required in mode kv; the name of a key-value bucket")
-	}
-	if i := slices.IndexFunc([]byte(name), func(b byte) bool { return !isPlainByte(b) }); i >= 0 {
-		return fmt.Errorf("%q has %q at position %d; a bucket's name has letters, digits, _ and - only", name, name[i], i+1)
-	}
-	return nil
 }

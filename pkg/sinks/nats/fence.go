@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,46 +48,19 @@ const openBatchAge = time.Minute
 // term is the time in which this process may publish, from a successful Fence on.
 type term struct {
 	claim       sinks.Claim
-	foundEnd    uint64 // last sequence of the stream before the fence
-	endSequence uint64 // last sequence of the stream when the term began
+	found       *stream.Info                 // the stream before the fence
+	endSequence uint64                       // last sequence of the stream when the term began
+	owner       atomic.Pointer[stream.Owner] // the fence; zero if the stream has no subject for it
+	deposed     atomic.Pointer[error]        // a *sinks.DeposedError once another process is the owner; final
 
-	mu      sync.Mutex
-	owner   stream.Owner                      // the fence; zero if the stream has no subject for it
-	deposed error                             // a *sinks.DeposedError once another process is the owner; final
-	lanes   map[sinks.Lane]sinks.LanePosition // that later processes can find: where each begins in this term; 0: nowhere yet
-}
-
-// ownerRecord returns the fence of this process; the zero value if the stream has no subject for it.
-func (t *term) ownerRecord() stream.Owner {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.owner
+	mu    sync.Mutex
+	lanes map[sinks.Lane]sinks.LanePosition // that later processes can find: where each begins in this term; 0: nowhere yet
 }
 
 // hasPublished reports whether a message of an exporter is one of this deployment, by this process or an earlier one.
 func (t *term) hasPublished(m stream.Message) bool {
 	by := m.Header(headerDeployment)
-	return by == t.claim.Deployment || by == "" && m.Sequence < t.ownerRecord().FirstNamed()
-}
-
-func (t *term) setOwner(owner stream.Owner) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.owner = owner
-}
-
-// markDeposed ends the term for good: every later Publish fails with err.
-func (t *term) markDeposed(err error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.deposed = err
-	return err
-}
-
-func (t *term) deposedError() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.deposed
+	return by == t.claim.Deployment || by == "" && m.Sequence < t.owner.Load().FirstNamed()
 }
 
 // laneStart returns where a lane begins in this term, 0 if it has not begun, and whether later processes can find the lane.
@@ -103,20 +77,16 @@ func (t *term) recordLane(lane sinks.Lane, start sinks.LanePosition) {
 	t.lanes[lane] = start
 }
 
-// recordAcked records the result of a Publish: later messages of the lane have a sequence above acked.
-func (t *term) recordAcked(lane sinks.Lane, acked uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.lanes[lane] = sinks.LanePosition(acked) + 1
-}
-
-// recordLost records that after a loss all messages of all lanes may have a sequence above acked. Until then a later process
-// finds the loss again, by the progress of before.
-func (t *term) recordLost(acked uint64) {
+// recordLost records that after a loss all messages of all lanes may have a sequence above acked, and that former streams
+// have nothing more to lose. Until then a later process finds the loss again, by the progress of before.
+func (t *term) recordLost(acked uint64, life string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for lane, start := range t.lanes {
 		t.lanes[lane] = min(start, sinks.LanePosition(acked)+1)
+		if _, of := sinks.SplitRecordedLane(lane); of != life {
+			t.lanes[lane] = 1
+		}
 	}
 }
 
@@ -134,13 +104,14 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	if err != nil {
 		return err
 	}
-	f.features.forgetOtherWriter()
+	f.features.otherWriter.Store(false) // a new term looks for others again
+	f.warnings.setWarning(topicWriters, "")
 	f.features.elected.Store(next.claim.Elected)
 	f.features.recordConfig(found.Config)
 	if err := f.requireBatches(next.claim); err != nil {
 		return err
 	}
-	next.foundEnd, next.endSequence = found.State.LastSeq, found.State.LastSeq
+	next.found, next.endSequence = found, found.State.LastSeq
 	covered := slices.ContainsFunc(found.Config.Subjects, func(subject string) bool { return stream.Covers(subject, f.cfg.fencePrefix()+">") })
 	switch batches := f.features.takesBatches(); {
 	case !covered && batches:
@@ -153,8 +124,9 @@ func (f *fence) fenceStream(ctx context.Context, l *connection.Link, next *term)
 	case !covered:
 		return nil
 	case !batches:
-		next.owner, err = f.ownershipRecord(l, next.claim).Claim(ctx, next.claim, stream.Owner{})
-		next.endSequence = max(next.endSequence, next.owner.Sequence)
+		owner, err := f.ownershipRecord(l, next.claim, found).Claim(ctx, next.claim, stream.Owner{})
+		next.endSequence = max(next.endSequence, owner.Sequence)
+		next.owner.Store(&owner)
 		return err
 	}
 	return f.fenceBatches(ctx, l, next)
@@ -187,7 +159,7 @@ func (f *fence) fenceBatches(ctx context.Context, l *connection.Link, next *term
 	if err != nil {
 		return err
 	}
-	ended := ""
+	ended, owner := "", stream.Owner{}
 	for range maxBatchStarts {
 		if open != ended {
 			if err := f.closer.closeBatchByID(ctx, l, open, f.cfg.fenceSubject(next.claim)); err != nil {
@@ -195,18 +167,19 @@ func (f *fence) fenceBatches(ctx context.Context, l *connection.Link, next *term
 			}
 			ended = open
 		}
-		if next.owner, err = f.ownershipRecord(l, next.claim).Claim(ctx, next.claim, next.owner); err != nil {
+		if owner, err = f.ownershipRecord(l, next.claim, found).Claim(ctx, next.claim, owner); err != nil {
 			return err
 		}
-		started, err := f.newestBatchID(ctx, l, next.claim, last+1, next.owner.Sequence-1)
+		started, err := f.newestBatchID(ctx, l, next.claim, last+1, owner.Sequence-1)
 		if err != nil {
 			return err
 		}
 		if started == "" || started == ended {
-			next.endSequence = next.owner.Sequence
+			next.endSequence = owner.Sequence
+			next.owner.Store(&owner)
 			return nil
 		}
-		open, last = started, next.owner.Sequence
+		open, last = started, owner.Sequence
 	}
 	return fmt.Errorf("stream %q: an older exporter starts another batch whenever its last one is ended", f.cfg.Stream)
 }
@@ -229,8 +202,9 @@ func (f *fence) newestBatchID(ctx context.Context, l *connection.Link, claim sin
 	return id, err
 }
 
-func (f *fence) ownershipRecord(l *connection.Link, claim sinks.Claim) stream.Ownership {
-	o := stream.Ownership{Client: f.cfg.streamClient(l), Subject: f.cfg.fenceSubject(claim), Description: "the right to publish"}
+func (f *fence) ownershipRecord(l *connection.Link, claim sinks.Claim, in *stream.Info) stream.Ownership {
+	o := stream.Ownership{Client: f.cfg.streamClient(l), Subject: f.cfg.fenceSubject(claim), Description: "the right to publish",
+		Life: lifeName(in)}
 	if f.features.acceptsTTL.Load() {
 		o.Header = nats.Header{nats.MsgTTLHdr: {"never"}}
 	}
@@ -241,36 +215,41 @@ func (f *fence) ownershipRecord(l *connection.Link, claim sinks.Claim) stream.Ow
 // the server reported: if the stream went back, the fence may be lost with it, and is written again.
 func (f *fence) checkOwnership(ctx context.Context, l *connection.Link, end uint64) error {
 	t := f.current.Load()
-	if t == nil || t.ownerRecord().Sequence == 0 {
+	if t == nil || t.owner.Load().Sequence == 0 {
 		return nil
 	}
-	o, mine := f.ownershipRecord(l, t.claim), t.ownerRecord()
-	found, err := o.Current(ctx)
-	if err == nil && !found.SameProcess(mine) { // the answer may come from a server that no longer leads the stream
-		if _, err = f.cfg.streamClient(l).RequireInfo(ctx); err == nil {
-			found, err = o.Current(ctx)
-		}
-	}
-	last, _, _ := f.end.currentEnd()
-	switch {
-	case err != nil:
-		return err
-	case found.SameProcess(mine):
-		return nil
-	case o.IsNewer(found, mine):
-		return t.markDeposed(o.DeposedError(found, nil))
-	case end >= last: // the stream did not go back
-		return t.markDeposed(&sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was "+
-			"purged, or exceeded max_age; the stream has no owner until it is claimed again", f.cfg.Stream, o.Subject)})
-	}
-	again, err := o.Claim(ctx, t.claim, mine)
-	if errors.As(err, new(*sinks.DeposedError)) {
-		return t.markDeposed(err)
-	}
+	owner, err := f.currentOwner(ctx, l, t, end)
 	if err == nil {
-		t.setOwner(again)
+		t.owner.Store(&owner)
+	} else if errors.As(err, new(*sinks.DeposedError)) {
+		t.deposed.Store(&err)
 	}
 	return err
+}
+
+func (f *fence) currentOwner(ctx context.Context, l *connection.Link, t *term, end uint64) (stream.Owner, error) {
+	o, mine := f.ownershipRecord(l, t.claim, t.found), *t.owner.Load()
+	found, err := o.Current(ctx)
+	if err != nil || found.SameProcess(mine) {
+		return mine, err
+	}
+	now, err := f.cfg.streamClient(l).RequireInfo(ctx) // the answer may come from a server that no longer leads the stream
+	if err != nil {
+		return mine, err
+	}
+	found, err = o.Current(ctx)
+	last, _, _ := f.end.currentEnd()
+	switch {
+	case err != nil || found.SameProcess(mine):
+		return mine, err
+	case o.IsNewer(found, mine):
+		return mine, o.DeposedError(found, nil)
+	case end >= last: // the stream did not go back
+		return mine, &sinks.DeposedError{Reason: fmt.Sprintf("the fence of stream %q, subject %q, is gone: it was purged, or "+
+			"exceeded max_age; the stream has no owner until it is claimed again", f.cfg.Stream, o.Subject)}
+	}
+	o.Life = lifeName(now)
+	return o.Claim(ctx, t.claim, mine)
 }
 
 func (f *fence) usesBatches(lane sinks.Lane) bool {
@@ -283,7 +262,7 @@ func (f *fence) ackedSequence(lane sinks.Lane) uint64 {
 		last, _, _ := f.end.currentEnd()
 		return last
 	}
-	return f.progress.newestAcked()
+	return f.progress.newest.Load()
 }
 
 // admitPublish must succeed before each Publish of a term. It fails if this process is deposed, and records a lane before
@@ -292,26 +271,36 @@ func (f *fence) admitPublish(ctx context.Context, l *connection.Link, t *term, l
 	if err := f.checkFence(ctx, l, t, lane); err != nil {
 		return err
 	}
-	start, recorded := t.laneStart(lane)
+	name := f.recordedLane(t, lane)
+	start, recorded := t.laneStart(name)
 	if start == 0 {
 		start = sinks.LanePosition(f.ackedSequence(lane)) + 1
 	}
 	if t.claim.RecordLanes != nil && !recorded {
-		if err := t.claim.RecordLanes(ctx, map[sinks.Lane]sinks.LanePosition{lane: start}); err != nil {
+		if err := t.claim.RecordLanes(ctx, map[sinks.Lane]sinks.LanePosition{name: start}); err != nil {
 			return err
 		}
 	}
-	t.recordLane(lane, start)
+	t.recordLane(name, start)
 	return nil
 }
+
+// recordedLane names a lane in the replicated state: a sequence in one stream is none in another one that was created later
+// under its name.
+func (f *fence) recordedLane(t *term, lane sinks.Lane) sinks.Lane {
+	return sinks.RecordedLane(lane, f.life(t))
+}
+
+// life names the stream in a term. It is in the fence, because a cluster may change the time of creation.
+func (f *fence) life(t *term) string { return cmp.Or(t.owner.Load().Life, lifeName(f.end.seen.Load())) }
 
 // checkFence fails if this process is deposed. In batches the server enforces the fence; by message ID the fence must be
 // read.
 func (f *fence) checkFence(ctx context.Context, l *connection.Link, t *term, lane sinks.Lane) error {
-	deposed := t.deposedError()
+	deposed := t.deposed.Load()
 	switch {
 	case deposed != nil:
-		return deposed
+		return *deposed
 	case f.usesBatches(lane):
 		f.warnings.setWarning(topicFence, "")
 		return nil

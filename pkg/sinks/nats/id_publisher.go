@@ -21,8 +21,9 @@ type idPublisher struct {
 	progress idProgress
 	inFlight atomic.Int64 // messages of all lanes
 
-	mu         sync.Mutex
-	ackedAhead map[sinks.Lane]map[uint64]bool // offsets acknowledged after the message at which a lane's last Publish failed
+	// ackedAhead has, by lane, the offsets that were acknowledged after the message at which its last Publish failed, as a
+	// map[uint64]bool. They do not survive a loss or a failover.
+	ackedAhead sync.Map
 }
 
 // publish sends messages of one lane and returns how many of them, from the first on, are acknowledged. A control record
@@ -48,7 +49,8 @@ func (p *idPublisher) publishTogether(
 	w := &publishWindow{publisher: p, ctx: ctx, link: l, messages: messages, encoded: p.encoder.newMessage(),
 		maxBytes: laneWindowBytes(lane, p.cfg.MaxInFlightBytes), nextOfObject: make([]int, len(messages)),
 		states: make([]messageState, len(messages)), sendLimit: len(messages), answers: make(chan messageAnswer, 2*len(messages))}
-	ahead := p.takeAckedAhead(lane)
+	stored, _ := p.ackedAhead.LoadAndDelete(lane)
+	ahead, _ := stored.(map[uint64]bool)
 	w.chainByObject(ahead)
 	w.run()
 	p.inFlight.Add(-int64(w.inFlight))
@@ -61,7 +63,9 @@ func (p *idPublisher) publishTogether(
 	for n < len(messages) && w.states[n].acked {
 		n++
 	}
-	p.storeAckedAhead(lane, w.ackedAfter(n, ahead))
+	if ahead = w.ackedAfter(n, ahead); len(ahead) > 0 {
+		p.ackedAhead.Store(lane, ahead)
+	}
 	if n == len(messages) {
 		return n, nil
 	}
@@ -69,31 +73,6 @@ func (p *idPublisher) publishTogether(
 		return n, w.states[n].err
 	}
 	return n, ctx.Err()
-}
-
-// takeAckedAhead returns and removes the offsets that a lane has acknowledged after a failed message.
-func (p *idPublisher) takeAckedAhead(lane sinks.Lane) map[uint64]bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	ahead := p.ackedAhead[lane]
-	delete(p.ackedAhead, lane)
-	return ahead
-}
-
-func (p *idPublisher) storeAckedAhead(lane sinks.Lane, ahead map[uint64]bool) {
-	if len(ahead) == 0 {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ackedAhead[lane] = ahead
-}
-
-// forgetAcked removes all offsets of takeAckedAhead: they do not survive a loss or a failover.
-func (p *idPublisher) forgetAcked() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	clear(p.ackedAhead)
 }
 
 // publishWindow is a part of one Publish by message ID. Messages of one object are sent one at a time, each after the
@@ -279,11 +258,12 @@ const rewindCauses = "its server lost power before a disk sync, or a backup was 
 // JetStream acknowledges before it syncs to disk, so a power failure or a restored backup undoes acknowledgements. Sequences
 // only grow; a sequence that the stream gives out twice was lost in between. It is safe for concurrent use.
 type idProgress struct {
-	mu               sync.Mutex
-	newest           uint64               // highest acknowledged sequence
-	attemptedThrough uint64               // highest offset that this process or the previous one may have sent by ID
-	checkpoints      []sequenceCheckpoint // ascending
-	lost             *sinks.LostError     // set after a loss until RestoreState
+	newest           atomic.Uint64 // highest acknowledged sequence
+	attemptedThrough atomic.Uint64 // highest offset that this process or the previous one may have sent by ID
+
+	mu          sync.Mutex           // held while any of it is changed
+	checkpoints []sequenceCheckpoint // ascending
+	lost        *sinks.LostError     // set after a loss until RestoreState
 
 	// After a loss, messages up to the offset resendThrough are sent under another message ID, which contains lossCount. The
 	// stream may have stored some newer ones before the loss was known. If it recognised them as copies, it would not store
@@ -304,41 +284,22 @@ func (p *idProgress) newestBeforeSend() (newest uint64, lost error) {
 	if p.lost != nil {
 		return 0, p.lost
 	}
-	return p.newest, nil
-}
-
-func (p *idProgress) newestAcked() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.newest
-}
-
-// setNewest sets the highest acknowledged sequence when changes go, or went, in batches.
-func (p *idProgress) setNewest(sequence uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.newest = sequence
+	return p.newest.Load(), nil
 }
 
 // checkEnd returns a [sinks.LostError] if a stream ends before the highest acknowledged sequence.
 func (p *idProgress) checkEnd(stream string, end uint64) error {
-	if newest := p.newestAcked(); end < newest {
+	if newest := p.newest.Load(); end < newest {
 		return p.recordAck(stream, newest, end, 0)
 	}
 	return nil
-}
-
-func (p *idProgress) mayHaveSent(offset uint64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return offset <= p.attemptedThrough
 }
 
 // messageIDFor returns the message ID of a change that is about to be sent, and records the attempt.
 func (p *idProgress) messageIDFor(m sinks.Message) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.attemptedThrough = max(p.attemptedThrough, m.Offset)
+	p.attemptedThrough.Store(max(p.attemptedThrough.Load(), m.Offset))
 	if m.Offset > p.resendThrough {
 		return changeMessageID(m.Change)
 	}
@@ -350,11 +311,11 @@ func (p *idProgress) messageIDFor(m sinks.Message) string {
 func (p *idProgress) recordAck(stream string, before, sequence, inFlight uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lost != nil {
+	if p.lost != nil && sequence >= p.newest.Load() {
 		return p.lost
 	}
 	if sequence > before {
-		p.newest = max(p.newest, sequence)
+		p.newest.Store(max(p.newest.Load(), sequence))
 		return nil
 	}
 	// Messages in flight with it may have taken the first of the lost sequences.
@@ -363,11 +324,12 @@ func (p *idProgress) recordAck(stream string, before, sequence, inFlight uint64)
 		p.checkpoints = p.checkpoints[:len(p.checkpoints)-1]
 	}
 	p.lost = &sinks.LostError{Reason: fmt.Sprintf("stream %q went back: message %d was acknowledged, and a later one got "+
-		"number %d; %s", stream, p.newest, sequence, rewindCauses)}
+		"number %d; %s", stream, p.newest.Load(), sequence, rewindCauses)}
 	if len(p.checkpoints) > 0 {
 		p.lost.From = p.checkpoints[len(p.checkpoints)-1].offset
 	}
-	p.newest, p.resendThrough, p.lossCount = sequence, p.attemptedThrough, p.lossCount+1
+	p.newest.Store(sequence)
+	p.resendThrough, p.lossCount = p.attemptedThrough.Load(), p.lossCount+1
 	return p.lost
 }
 
@@ -375,7 +337,9 @@ func (p *idProgress) recordAck(stream string, before, sequence, inFlight uint64)
 func (p *idProgress) startTerm(end uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.newest, p.attemptedThrough, p.checkpoints, p.lost, p.resendThrough, p.lossCount = end, 0, nil, nil, 0, 0
+	p.newest.Store(end)
+	p.attemptedThrough.Store(0)
+	p.checkpoints, p.lost, p.resendThrough, p.lossCount = nil, nil, 0, 0
 }
 
 // applyRestore clears a loss and reports whether this process has already published by ID.
@@ -383,19 +347,14 @@ func (p *idProgress) applyRestore() (published bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lost = nil
-	return p.newest > 0
-}
-
-func (p *idProgress) setAttempted(offset uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.attemptedThrough = offset
+	return p.newest.Load() > 0
 }
 
 func (p *idProgress) loadState(values []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.newest, p.resendThrough, p.lossCount, p.checkpoints = values[0], values[1], values[2], nil
+	p.newest.Store(values[0])
+	p.resendThrough, p.lossCount, p.checkpoints = values[1], values[2], nil
 	for m := range slices.Chunk(values[progressValues:], checkpointValues) {
 		p.checkpoints = append(p.checkpoints, sequenceCheckpoint{time.Unix(int64(m[0]), 0), m[1], m[2]})
 	}
@@ -407,10 +366,10 @@ func (p *idProgress) stateValues(low uint64) []uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := time.Now(); p.lost == nil && (len(p.checkpoints) == 0 || now.Sub(p.checkpoints[len(p.checkpoints)-1].takenAt).Abs() >= checkpointInterval) {
-		p.checkpoints = append(p.checkpoints, sequenceCheckpoint{now, low, p.newest})
+		p.checkpoints = append(p.checkpoints, sequenceCheckpoint{now, low, p.newest.Load()})
 		p.checkpoints = p.checkpoints[max(0, len(p.checkpoints)-maxCheckpoints):]
 	}
-	values := []uint64{p.newest, p.resendThrough, p.lossCount}
+	values := []uint64{p.newest.Load(), p.resendThrough, p.lossCount}
 	for _, m := range p.checkpoints {
 		values = append(values, uint64(max(m.takenAt.Unix(), 0)), m.offset, m.sequence)
 	}

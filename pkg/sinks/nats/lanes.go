@@ -1,13 +1,15 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 const (
@@ -18,7 +20,7 @@ const (
 )
 
 // layoutState is how objects are spread over lanes.
-type layoutState int
+type layoutState = int32
 
 const (
 	// layoutSingle: all objects are in the single lane and are sent in the order of the journal.
@@ -31,10 +33,8 @@ const (
 
 // laneLayout assigns objects to lanes. All subjects share them. It is safe for concurrent use.
 type laneLayout struct {
-	count int // of lanes in a split layout
-
-	mu    sync.Mutex
-	state layoutState
+	count int          // of lanes in a split layout
+	state atomic.Int32 // a layoutState
 }
 
 // Concurrency implements [sinks.Concurrent]. It matters only in a split layout.
@@ -62,28 +62,13 @@ func (n *laneLayout) AllLanes(*event.Change, *sinks.Template) ([]sinks.Lane, err
 // StandsForSeveral implements [sinks.LaneLister].
 func (*laneLayout) StandsForSeveral(sinks.Lane) bool { return false }
 
-func (n *laneLayout) isSplit() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.state == layoutSplit
-}
-
-// requestSplit asks for a split layout, because the server has refused a subject of the single lane.
-func (n *laneLayout) requestSplit() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.state == layoutSingle {
-		n.state = layoutSplitPending
-	}
-}
+func (n *laneLayout) isSplit() bool { return n.state.Load() == layoutSplit }
 
 // ResumeLanes implements [sinks.Repartitioner]. The layout is split if the previous process left changes in a split lane.
 func (n *laneLayout) ResumeLanes(unfinished []sinks.Lane) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	for _, lane := range unfinished {
 		if lane != singleLane && n.containsLane(lane) {
-			n.state = layoutSplit
+			n.state.Store(layoutSplit)
 		}
 	}
 }
@@ -91,9 +76,7 @@ func (n *laneLayout) ResumeLanes(unfinished []sinks.Lane) {
 // PendingRepartitions implements [sinks.Repartitioner]. A single lane with a refused subject accepts nothing more; a split
 // layout is merged when the caller finds no failing lane.
 func (n *laneLayout) PendingRepartitions() []sinks.Repartition {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch n.state {
+	switch n.state.Load() {
 	case layoutSplit:
 		return []sinks.Repartition{{Reason: "no subject is refused any more", From: n.allSplitLanes(), To: []sinks.Lane{singleLane}}}
 	case layoutSplitPending:
@@ -106,16 +89,11 @@ func (n *laneLayout) PendingRepartitions() []sinks.Repartition {
 
 // ApplyRepartition implements [sinks.Repartitioner].
 func (n *laneLayout) ApplyRepartition(r sinks.Repartition) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.state = layoutSingle
+	n.state.Store(layoutSingle)
 	if r.Lost { // only the split of the single lane is one
-		n.state = layoutSplit
+		n.state.Store(layoutSplit)
 	}
 }
-
-// GoneLanes implements [sinks.Fenced]. The few lanes of a stream stay.
-func (*laneLayout) GoneLanes(context.Context, []sinks.Lane) []sinks.Lane { return nil }
 
 // SharesObjects implements [sinks.Fenced].
 func (*laneLayout) SharesObjects(a, b sinks.Lane) bool {
@@ -157,10 +135,11 @@ func laneWindowBytes(lane sinks.Lane, total int64) int64 {
 // three numbers are those of streamEnd: 0 if the stream's end is unknown, else one more than the sequence behind which this
 // journal began; the last sequence, and the newest offset in it.
 // Then follow those of idProgress: the highest acknowledged sequence, resendThrough, lossCount, and three for each
-// checkpoint.
+// checkpoint. Last, when the stream of all this was created, and its last message when it was seen; 0.9.0 stored neither.
 type storedState struct {
 	epoch  string
 	values []uint64
+	seen   *stream.Info
 }
 
 const (
@@ -181,31 +160,40 @@ func codeState(f *form.Coder, s *storedState) {
 	if rest < 0 || rest%checkpointValues != 0 || rest > maxCheckpoints*checkpointValues {
 		f.Fail()
 	}
+	if !f.Decoding || f.In != "" {
+		f.CodeTime(&s.seen.Created)
+		f.CodeUvarint(&s.seen.State.LastSeq)
+		f.CodeTime(&s.seen.State.LastTime)
+	}
 }
 
-// RestoreState implements [sinks.Stateful]. It resumes where the previous process ended, and allows to publish again after a
-// loss.
+// RestoreState implements [sinks.Stateful]. It resumes where the previous process ended, and ends a loss.
 func (s *Sink) RestoreState(state []byte, newest uint64, save func(context.Context) error) error {
-	s.ids.forgetAcked()
-	if t := s.fence.current.Load(); t != nil {
-		for lane := range t.laneProgress() {
-			t.recordLost(s.fence.ackedSequence(lane))
-		}
-	}
+	s.ids.ackedAhead.Clear()
+	s.features.invalidate() // the stream may be another one now
 	batched := s.end.applyRestore(newest, save)
 	sentByID := s.ids.progress.applyRestore()
-	var stored storedState
+	if t := s.fence.current.Load(); t != nil {
+		for lane := range t.laneProgress() {
+			name, _ := sinks.SplitRecordedLane(lane)
+			t.recordLost(s.fence.ackedSequence(name), s.fence.life(t))
+		}
+	}
+	stored := storedState{seen: new(stream.Info)}
 	if state != nil && newest > 0 {
 		if err := form.DecodeValue("state of a NATS sink", state, codeState, &stored); err != nil {
 			return err
 		}
 	}
-	if s.end.restoreTerm(stored) || state == nil || newest == 0 || sentByID || batched {
-		// This process knows more than any stored state.
+	begun, knowsMore := s.end.restoreTerm(stored), sentByID || batched // than any stored state
+	if (begun || !knowsMore) && !stored.seen.Created.IsZero() {
+		s.end.seen.Store(stored.seen)
+	}
+	if begun || state == nil || newest == 0 || knowsMore {
 		return nil
 	}
 	if stored.epoch == "" {
-		s.ids.progress.setAttempted(newest)
+		s.ids.progress.attemptedThrough.Store(newest)
 	} else {
 		s.end.loadState(stored.epoch, stored.values)
 		stored.values = stored.values[batchValues:]
@@ -219,8 +207,8 @@ func (s *Sink) RestoreState(state []byte, newest uint64, save func(context.Conte
 func (s *Sink) State(low uint64) []byte {
 	epoch, values := s.end.stateValues()
 	if epoch != "" && values[0] > 0 {
-		s.ids.progress.setNewest(values[1])
+		s.ids.progress.newest.Store(values[1])
 	}
 	values = append(values, s.ids.progress.stateValues(low)...)
-	return form.EncodeValue(nil, codeState, &storedState{epoch, values})
+	return form.EncodeValue(nil, codeState, &storedState{epoch, values, cmp.Or(s.end.seen.Load(), new(stream.Info))})
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -48,9 +49,9 @@ type streamLives struct {
 	state   *natsserver.Server // has the replicated state
 	batches bool
 	copied  bool
-	// renewed: it is another stream than at first. Then no other client writes: only numbers are compared, and a stream that
-	// others have filled beyond what was acknowledged in the one before is taken for that.
-	renewed bool
+	// older: it is an older copy, perhaps one of since it was looked up last. Only its sequences show that then, so no other
+	// client moves it past those.
+	older bool
 }
 
 func (l *streamLives) bus() lives.Bus {
@@ -73,7 +74,15 @@ func (l *streamLives) bus() lives.Bus {
 				}
 			}
 		},
-		Compare: func(s sinks.Sink) error { return s.(*observedSink).Ping(l.Context()) },
+		Compare: func(s sinks.Sink) error { // as a Publish a minute later does
+			o := s.(*observedSink)
+			o.verifier.lastLook.Store(&time.Time{})
+			link, err := o.verifiedLink(l.Context())
+			if err != nil {
+				return err
+			}
+			return o.batches.compareTerm(l.Context(), link)
+		},
 		Read: func() (all []lives.Stored) {
 			for _, m := range readMessages(l, connectClient(l, l.server.URL()), "K8S") {
 				all = append(all, lives.Stored{Lane: "stream", Key: m.Subject(), ID: changeIDOf(m.Headers(), m.Data())})
@@ -108,7 +117,10 @@ func (l *streamLives) recreate(random *rand.Rand, meanwhile func()) lives.Effect
 		meanwhile()
 	}
 	l.create()
-	l.copied, l.renewed = false, true
+	l.copied, l.older = false, false
+	if random.IntN(2) == 0 { // others move it past what exporters know of it, or not
+		l.writeForeign(random, nil)
+	}
 	if err := os.RemoveAll(filepath.Join(l.dir, "store-old")); err != nil {
 		l.Fatal(err)
 	}
@@ -128,13 +140,14 @@ func (l *streamLives) goBack(random *rand.Rand, meanwhile func()) lives.Effect {
 		}
 		replaceDir(l.T, at, at+"-old")
 	})
+	l.older = true
 	return lives.Repeats
 }
 
 // writeForeign lets another client write: without an election, the exporter goes on by message ID.
 func (l *streamLives) writeForeign(random *rand.Rand, _ func()) lives.Effect {
-	n := 1 + random.IntN(20)
-	if l.renewed {
+	n := 1 + random.IntN([]int{20, 4000}[random.IntN(2)])
+	if l.older {
 		return lives.Nothing
 	}
 	js := connectClient(l, l.server.URL())

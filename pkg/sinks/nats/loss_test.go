@@ -142,7 +142,8 @@ func TestASinkOfManyLanesGoesBackFarEnough(t *testing.T) {
 
 func FuzzAStateIsReadAsItWasWritten(f *testing.F) {
 	s := newSink(f, validConfig(), discardLog)
-	s.ids.progress.newest, s.ids.progress.resendThrough, s.ids.progress.lossCount = 7, 8, 9
+	s.ids.progress.newest.Store(7)
+	s.ids.progress.resendThrough, s.ids.progress.lossCount = 8, 9
 	s.end.epoch, s.end.lastSequence, s.end.storedThrough, s.end.endKnown = "epoch", 10, 11, true
 	f.Add(s.State(5))
 	f.Add([]byte{stateFormat})
@@ -166,5 +167,5 @@ func FuzzAStateIsReadAsItWasWritten(f *testing.F) {
 // storedFields lists the fields of a sink that its state holds.
 func storedFields(s *Sink) string {
 	p, e := &s.ids.progress, s.end
-	return fmt.Sprint(p.newest, p.resendThrough, p.lossCount, len(p.checkpoints), e.epoch, e.lastSequence, e.storedThrough, e.endKnown)
+	return fmt.Sprint(p.newest.Load(), e.seen.Load(), p.resendThrough, p.lossCount, len(p.checkpoints), e.epoch, e.lastSequence, e.storedThrough, e.endKnown)
 }

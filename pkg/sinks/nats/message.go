@@ -173,22 +173,14 @@ func (m *message) setOffsetAndReply(o storedOffset, b *openBatch, call string, o
 	m.offsetHeader[0], m.Reply = text[:len(header)], text[len(header):]
 }
 
-func parseStoredOffset(header string) (o storedOffset, ok bool) {
-	parts := strings.Split(header, " ")
+// storedOffsetOf returns the stored offset of a message in the stream; false if the message was not sent in a batch.
+func storedOffsetOf(m stream.Message) (o storedOffset, ok bool) {
+	parts := strings.Split(m.Header(headerOffset), " ")
 	if len(parts) != 3 {
-		return storedOffset{}, false
+		return o, false
 	}
 	offset, err := strconv.ParseUint(parts[0], 10, 64)
 	return storedOffset{offset, parts[1], parts[2]}, err == nil
-}
-
-// storedOffsetOf returns the stored offset of a message in the stream; false if the message was not sent in a batch.
-func storedOffsetOf(m stream.Message) (storedOffset, bool) {
-	return parseStoredOffset(m.Header(headerOffset))
-}
-
-func isDeadLetter(m stream.Message) bool {
-	return strings.Contains(m.Header(nats.MsgIdHdr), deadLetterInfix)
 }
 
 // setMessageID sets the headers of a message outside a batch: the stream drops another message with the same ID.
@@ -329,6 +321,8 @@ func AppendToken(dst []byte, text string) []byte {
 	}
 	return dst
 }
+
+func isIllegalInName(r rune) bool { return r > 0x7f || !isPlainByte(byte(r)) }
 
 func isPlainByte(b byte) bool {
 	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '-'

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/state"
+	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
 )
 
 // Sink delivers to one stream or one bucket. It chooses how a Publish is sent and delegates the
@@ -85,12 +87,12 @@ func buildSink(cfg Config, f format.Format, subject *sinks.Template, patterns []
 	e := &encoder{cfg: cfg, format: f, subject: subject, features: features,
 		buffers: sync.Pool{New: func() any { return new([]byte) }}}
 	end := &streamEnd{epoch: randomName()}
-	ids := &idPublisher{cfg: cfg, encoder: e, ackedAhead: map[sinks.Lane]map[uint64]bool{}}
+	ids := &idPublisher{cfg: cfg, encoder: e}
 	closer := &batchCloser{stream: cfg.Stream, pattern: patterns[0], ackTimeout: cfg.AckTimeout}
 	fence := &fence{cfg: cfg, features: features, warnings: w, closer: closer, end: end, progress: &ids.progress}
 	batches := &batchPublisher{cfg: cfg, encoder: e, features: features, closer: closer, end: end, fence: fence,
 		prefix: randomName()}
-	verifier := &streamVerifier{cfg: cfg, log: log, patterns: patterns, features: features, warnings: w,
+	verifier := &streamVerifier{cfg: cfg, log: log, patterns: patterns, features: features, warnings: w, end: end,
 		lock: make(chan struct{}, 1), afterCheck: batches.readEndOfBatches}
 	return &Sink{laneLayout: laneLayout{count: cfg.Lanes}, cfg: cfg, log: log, connector: connector{cfg: cfg}, warnings: w,
 		features: features, verifier: verifier, encoder: e, end: end, batches: batches, ids: ids, fence: fence}
@@ -175,7 +177,7 @@ func (s *Sink) Publish(ctx context.Context, lane sinks.Lane, batch []sinks.Messa
 	}
 	n, err := s.publishHeld(ctx, l, lane, batch)
 	if t != nil && err == nil {
-		t.recordAcked(lane, s.fence.ackedSequence(lane))
+		t.recordLane(s.fence.recordedLane(t, lane), sinks.LanePosition(s.fence.ackedSequence(lane))+1)
 	}
 	return n, s.handlePublishError(ctx, l, lane, err)
 }
@@ -206,7 +208,7 @@ func (s *Sink) handlePublishError(ctx context.Context, l *connection.Link, lane 
 	if errors.As(err, &denied) && connection.IsStreamSubject(denied.Subject) {
 		err = &connection.DeniedError{Subject: denied.Subject, Needs: s.verifier.patternOf(denied.Subject), Err: denied}
 		if lane == singleLane {
-			s.requestSplit()
+			s.state.CompareAndSwap(layoutSingle, layoutSplitPending)
 		}
 	}
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, connection.ErrUnanswered) {
@@ -228,7 +230,7 @@ func (s *Sink) publishOrdered(ctx context.Context, l *connection.Link, lane sink
 		return s.ids.publish(ctx, l, lane, batch)
 	}
 	// Only the ID reveals which of the changes are stored that may have been sent by ID.
-	if s.fence.usesBatches(lane) && !s.ids.progress.mayHaveSent(batch[0].Offset) {
+	if s.fence.usesBatches(lane) && batch[0].Offset > s.ids.progress.attemptedThrough.Load() {
 		if n, err = s.batches.publish(ctx, l, batch); n == len(batch) || err != nil {
 			return n, err
 		}
@@ -240,12 +242,20 @@ func (s *Sink) publishOrdered(ctx context.Context, l *connection.Link, lane sink
 // publishByID sends the changes by message ID that no batch has stored, of this process or of the one before.
 func (s *Sink) publishByID(ctx context.Context, l *connection.Link, lane sinks.Lane, batch []sinks.Message) (int, error) {
 	if last, _, known := s.end.currentEnd(); !s.end.wroteByID.Swap(true) && known {
-		s.ids.progress.setNewest(last)
+		s.ids.progress.newest.Store(last)
 	}
 	stored := s.batches.countStored(batch, 0)
 	n, err := s.ids.publish(ctx, l, lane, batch[stored:])
 	if errors.As(err, new(*sinks.LostError)) {
 		s.end.invalidate()
+		found, again := s.cfg.streamClient(l).RequireInfo(ctx)
+		if again == nil { // of another stream nothing is left, whatever the sequences are
+			s.end.recordSighting(found)
+			again = s.batches.compareTerm(ctx, l)
+		}
+		if !errors.As(again, new(*connection.DeniedError)) {
+			err = cmp.Or(again, err)
+		}
 	}
 	return stored + n, err
 }
@@ -270,6 +280,7 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 		return nil, err
 	}
 	next := &term{claim: claim, lanes: map[sinks.Lane]sinks.LanePosition{}}
+	next.owner.Store(&stream.Owner{})
 	for _, lane := range lanes {
 		next.lanes[lane] = 0
 	}
@@ -277,8 +288,8 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 		return nil, err
 	}
 	// What an earlier term or a stored state knew about the stream is forgotten: ReadTail returns what is in it.
-	s.ids.forgetAcked()
-	s.batches.startTerm(next.foundEnd, next.endSequence)
+	s.ids.ackedAhead.Clear()
+	s.batches.startTerm(next.found, next.endSequence)
 	s.ids.progress.startTerm(next.endSequence)
 	s.encoder.deployment.Store(&next.claim.Deployment)
 	s.fence.current.Store(next)
@@ -301,10 +312,18 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.Tail, em
 	if t == nil {
 		return nil, nil
 	}
-	for _, tail := range lanes {
-		s.end.recordCovered(uint64(max(tail.Reached, 1)) - 1)
+	there := maps.Clone(lanes)
+	for lane, tail := range lanes {
+		_, life := sinks.SplitRecordedLane(lane)
+		former := life != "" && life != s.fence.life(t)
+		if former {
+			delete(there, lane)
+		}
+		if !former || strings.HasPrefix(life, s.cfg.Stream+".") { // a stream that is not used any more keeps what it has
+			s.end.recordCovered(uint64(max(tail.Reached, 1))-1, former)
+		}
 	}
-	tails, first := planTails(lanes, t.endSequence)
+	tails, first := planTails(there, t.endSequence)
 	if first > t.endSequence {
 		return nil, nil
 	}
@@ -315,9 +334,27 @@ func (s *Sink) ReadTail(ctx context.Context, lanes map[sinks.Lane]sinks.Tail, em
 	return nil, readTails(ctx, s.cfg, l, t, tails, first, s.features.allowsDirect.Load(), emitted)
 }
 
+// GoneLanes implements [sinks.Fenced]. Gone are the lanes of former streams, and those that 0.9.0 has recorded without the
+// life of the stream, unless they show a loss that is not accepted yet.
+func (s *Sink) GoneLanes(_ context.Context, lanes []sinks.Lane) (gone []sinks.Lane) {
+	t := s.fence.current.Load()
+	if t == nil || s.end.wentBack() {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, lane := range lanes {
+		if _, life := sinks.SplitRecordedLane(lane); life != s.fence.life(t) {
+			gone = append(gone, lane)
+			delete(t.lanes, lane)
+		}
+	}
+	return gone
+}
+
 // OpenState implements [sinks.StateOpener].
 func (s *Sink) OpenState(name string) (sinks.StateStore, error) {
-	if i := strings.IndexFunc(name, func(r rune) bool { return r > 0x7f || !isPlainByte(byte(r)) }); name == "" || i >= 0 {
+	if i := strings.IndexFunc(name, isIllegalInName); name == "" || i >= 0 {
 		return nil, fmt.Errorf("the state's name %q is not valid for a stream: use letters, digits, _ and - only", name)
 	}
 	if name == s.cfg.Stream {

@@ -106,6 +106,9 @@ func (r *StoredReader) Close(ctx context.Context) error { return r.connector.clo
 type streamEnd struct {
 	wroteByID atomic.Bool // changes were sent by message ID since the last batch
 
+	// seen is the stream when it had what is known here, next what a later look-up found, until that is compared; nil: none.
+	seen, next atomic.Pointer[stream.Info]
+
 	mu            sync.Mutex
 	epoch         string                      // names the journal and the selection of changes, the scope of offsets
 	newestOffset  uint64                      // the previous process was given no offset above it
@@ -121,7 +124,7 @@ type streamEnd struct {
 	ownEpoch                   string
 	uncompared                 bool // found and covered
 
-	lost *sinks.LostError // set after a loss until RestoreState or Fence; no batch is sent meanwhile
+	lost error // a *sinks.LostError after a loss until RestoreState or Fence; no batch is sent meanwhile
 }
 
 // randomName returns a name for a process or an epoch. It is part of every message: 64 random bits are enough, and shorter
@@ -203,9 +206,6 @@ func (e *streamEnd) recordBatch(b *openBatch, st batchState) {
 func (e *streamEnd) lostError() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.lost == nil {
-		return nil
-	}
 	return e.lost
 }
 
@@ -227,21 +227,49 @@ func (e *streamEnd) recordLoss(name string, left stream.Message, end uint64) err
 	return e.lost
 }
 
-// startTerm begins a new epoch in a stream that ended with found, and ends with the fence.
-func (e *streamEnd) startTerm(found, end uint64) {
+// startTerm begins a new epoch in a stream as it was found before the fence, with which it ends.
+func (e *streamEnd) startTerm(found *stream.Info, end uint64) {
+	last := found.State.LastSeq
 	e.wroteByID.Store(false)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.epoch, e.newestOffset, e.saveState, e.epochSaved = randomName(), 0, nil, true
 	e.endKnown, e.lastSequence, e.storedThrough, e.lost = true, end, 0, nil
-	e.found, e.covered, e.begin, e.own, e.ownEpoch, e.uncompared = found, 0, found, 0, "", true
+	e.found, e.covered, e.begin, e.own, e.ownEpoch, e.uncompared = last, 0, last, 0, "", true
+	e.seen.Store(found)
+	e.next.Store(nil)
 }
 
-// recordCovered records that everything up to a sequence was acknowledged, as the replicated state says.
-func (e *streamEnd) recordCovered(sequence uint64) {
+// recordCovered records that everything up to a sequence was acknowledged, as the replicated state says, in this stream or
+// in a former one of its name, of which nothing is left.
+func (e *streamEnd) recordCovered(sequence uint64, former bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.covered = max(e.covered, sequence)
+	if e.covered = max(e.covered, sequence); former && sequence > 0 {
+		e.found = 0
+	}
+}
+
+// recordSighting records how the stream was found, for [batchPublisher.compareStream].
+func (e *streamEnd) recordSighting(found *stream.Info) {
+	if !e.seen.CompareAndSwap(nil, found) {
+		e.next.Store(found)
+	}
+}
+
+// wentBack reports whether the stream lacked what was acknowledged when this term began, and no loss is recorded yet.
+func (e *streamEnd) wentBack() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.uncompared && e.found < e.covered
+}
+
+// lifeName names a stream, and not another one of its name; "" if it was not looked up.
+func lifeName(found *stream.Info) string {
+	if found == nil {
+		return ""
+	}
+	return found.Config.Name + "." + strconv.FormatInt(found.Created.UnixNano(), 36)
 }
 
 // restoreTerm adds to a term what an earlier process on this journal knew. It reports whether it did.
@@ -274,6 +302,8 @@ func (e *streamEnd) applyRestore(newest uint64, save func(context.Context) error
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lost, e.saveState = nil, save
+	e.seen.Store(nil) // it is seen as it is now
+	e.next.Store(nil)
 	if published = e.endKnown; !published {
 		e.newestOffset = newest
 	}
@@ -354,12 +384,13 @@ func (t laneTail) mayContain(sequence, hash uint64, kind event.Type) bool {
 func planTails(lanes map[sinks.Lane]sinks.Tail, end uint64) (all []laneTail, first uint64) {
 	first = math.MaxUint64
 	for lane, tail := range lanes {
-		index, of, known := parseLane(lane)
+		name, _ := sinks.SplitRecordedLane(lane)
+		index, of, known := parseLane(name)
 		if !known {
 			continue
 		}
 		from := uint64(max(tail.From, 1))
-		if from > end+1 { // the stream was recreated
+		if from > end+1 { // the stream went back
 			from = 1
 		}
 		all, first = append(all, laneTail{lane, index, of, from}), min(first, from)

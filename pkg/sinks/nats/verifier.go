@@ -76,12 +76,6 @@ func (f *streamFeatures) recordOtherWriter(subject string) {
 	}
 }
 
-// forgetOtherWriter lets a new term look for other writers again.
-func (f *streamFeatures) forgetOtherWriter() {
-	f.otherWriter.Store(false)
-	f.warnings.setWarning(topicWriters, "")
-}
-
 // streamVerifier looks the stream up before its first use, creates it if the configuration allows, and checks its settings.
 // It is safe for concurrent use.
 type streamVerifier struct {
@@ -90,6 +84,7 @@ type streamVerifier struct {
 	patterns []string // wildcard subjects that cover the sink's template, which is the first, and those of routes
 	features *streamFeatures
 	warnings *warnings
+	end      *streamEnd
 	lastLook atomic.Pointer[time.Time]
 	lock     chan struct{} // capacity 1; held during a look-up, so that the other callers wait for its result
 
@@ -144,6 +139,7 @@ func (v *streamVerifier) lookAgain(ctx context.Context, c stream.Client) error {
 		return nil //nolint:nilerr // see above
 	}
 	if found != nil {
+		v.end.recordSighting(found)
 		err = v.checkExisting(found)
 	}
 	if found == nil || err != nil || found.Config.AllowBatchPublish && !v.features.allowsBatches.Load() {
@@ -154,18 +150,18 @@ func (v *streamVerifier) lookAgain(ctx context.Context, c stream.Client) error {
 
 func (v *streamVerifier) lookUpStream(ctx context.Context, c stream.Client) error {
 	found, err := c.Info(ctx)
-	if errors.As(err, new(*connection.DeniedError)) {
+	switch {
+	case errors.As(err, new(*connection.DeniedError)):
 		// Delivery does not need the look-up, because every acknowledgement names the stream. It only detects errors early.
 		v.log.Warn("NATS does not allow this user to look up the stream; continuing without", "stream", v.cfg.Stream)
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
-	}
-	if found == nil {
+	case found == nil:
 		return v.createMissing(ctx, c)
 	}
 	v.features.recordConfig(found.Config)
+	v.end.recordSighting(found)
 	if err := v.checkExisting(found); err != nil {
 		return err
 	}
@@ -200,6 +196,7 @@ func (v *streamVerifier) createMissing(ctx context.Context, c stream.Client) err
 		}
 	}
 	v.features.recordConfig(made.Config)
+	v.end.recordSighting(made)
 	v.log.Info("NATS stream created", "stream", v.cfg.Stream, "subjects", config.Subjects, "storage", config.Storage.String(),
 		"replicas", config.Replicas, "maxAge", config.MaxAge, "maxBytes", config.MaxBytes, "duplicates", config.Duplicates)
 	return nil

@@ -241,24 +241,21 @@ func (l *Link) handleDisconnected(err error) {
 	if !l.closing.Load() {
 		l.outage.setProblem(l.opts.disconnectProblem(err))
 	}
-	l.failCalls("", l.preferRefusal(&sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: "the connection to NATS was lost", Err: err}))
+	l.failAll("the connection to NATS was lost", err)
 	l.notifyChange()
 }
 
 func (l *Link) handleClosed(*nats.Conn) {
 	l.cancel()
-	l.failCalls("", l.preferRefusal(&sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: "the connection to NATS was closed", Err: nats.ErrConnectionClosed}))
+	l.failAll("the connection to NATS was closed", nats.ErrConnectionClosed)
 	l.notifyChange()
 	close(l.libraryClosed)
 }
 
-// preferRefusal returns the refusal that made the link close the connection, if there is one: calls that started between the
-// two get the cause and not its consequence.
-func (l *Link) preferRefusal(follows *sinks.UnavailableError) *sinks.UnavailableError {
-	if refusal := l.refusal.Load(); refusal != nil {
-		return refusal
-	}
-	return follows
+// failAll fails all calls. If a refusal made the link close the connection, that is their error: it is the cause.
+func (l *Link) failAll(reason string, err error) {
+	follows := &sinks.UnavailableError{Code: condition.SinkUnreachable, Reason: reason, Err: err}
+	l.failCalls("", cmp.Or(l.refusal.Load(), follows))
 }
 
 // Permission violations are text only, written by nats-server/v2 server/client.go (pubPermissionViolation and others), and

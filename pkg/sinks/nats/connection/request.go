@@ -63,8 +63,8 @@ func (l *Link) Publish(ctx context.Context, m *nats.Msg) error {
 	switch {
 	case err == nil:
 		return nil
-	case isDisconnected(err):
-		return l.notConnectedError(ctx, err)
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed), errors.As(err, new(net.Error)):
+		return l.notConnectedError(ctx, err) // the library took nothing, or a part
 	case errors.Is(err, nats.ErrMaxPayload):
 		return &sinks.RejectedError{Reason: fmt.Sprintf("%d bytes and headers exceed the server's max_payload of %d", len(m.Data), l.nc.MaxPayload()),
 			TooLarge: true, Err: err}
@@ -74,11 +74,6 @@ func (l *Link) Publish(ctx context.Context, m *nats.Msg) error {
 		}
 	}
 	return fmt.Errorf("publish: %w", err)
-}
-
-// isDisconnected reports whether the client library did not take a message, or only a part, because it is disconnected.
-func isDisconnected(err error) bool {
-	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, new(net.Error))
 }
 
 // Request sends a message and waits for its first answer, no longer than the timeout of the link.

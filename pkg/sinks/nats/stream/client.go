@@ -180,7 +180,7 @@ func (c Client) awaitNext(ctx context.Context, sequence uint64) (Message, error)
 		}
 		waited := time.Since(begun) > c.Link.Timeout()
 		if found.State.LastSeq >= sequence {
-			deleted = found.State.FirstSeq > sequence || found.Cluster == nil || waited && !found.isComplete()
+			deleted = found.State.FirstSeq > sequence || found.Cluster == nil || waited && uint64(found.State.Messages) <= found.State.LastSeq-found.State.FirstSeq
 		}
 		m, err := c.getNext(ctx, sequence)
 		if err != nil || m.Sequence != 0 || deleted {
@@ -209,12 +209,8 @@ type Info struct {
 		Messages  int64     `json:"messages"`
 		Bytes     int64     `json:"bytes"`
 		FirstTime time.Time `json:"first_ts"`
+		LastTime  time.Time `json:"last_ts"`
 	} `json:"state"`
-}
-
-// isComplete reports whether the stream has every message between its first and its last.
-func (i *Info) isComplete() bool {
-	return uint64(i.State.Messages) == i.State.LastSeq-i.State.FirstSeq+1
 }
 
 // Message is a stored message ($JS.API.STREAM.MSG.GET, ADR-1). The zero value is no message.

@@ -76,6 +76,9 @@ type Owner struct {
 	Deployment string `json:"deployment,omitempty"`
 	NamedSince uint64 `json:"namedSince,omitempty"`
 
+	// Life names the stream as that was created when it got its first record. An earlier version does not have it.
+	Life string `json:"life,omitempty"`
+
 	// Process is random, and the same in all claims of one process, which may have missed the answer to one of them.
 	Process string `json:"process,omitempty"`
 
@@ -87,6 +90,7 @@ type Ownership struct {
 	Client
 	Subject     string
 	Description string // what is owned, for messages: `the state "x"`
+	Life        string // of a stream without a record
 	Header      nats.Header
 }
 
@@ -124,7 +128,7 @@ func (o Ownership) Claim(ctx context.Context, claim sinks.Claim, mine Owner) (Ow
 		}
 		made := Owner{Group: claim.Group, Owner: claim.Owner, Claim: nuid.Next(), Process: cmp.Or(mine.Process, nuid.Next()),
 			Epoch: max(before.Epoch, mine.Epoch) + 1, Deployment: claim.Deployment}
-		made.ID, made.Type = "kubecdc.fence/"+made.Claim, "fence"
+		made.ID, made.Type, made.Life = "kubecdc.fence/"+made.Claim, "fence", cmp.Or(before.Life, o.Life)
 		if before.Deployment == claim.Deployment {
 			made.NamedSince = before.FirstNamed()
 		}
