@@ -251,7 +251,6 @@ const (
 	maxCheckpoints     = 64 // about ten minutes
 )
 
-// rewindCauses ends the reason of a loss.
 const rewindCauses = "its server lost power before a disk sync, or a backup was restored, or the stream was recreated"
 
 // idProgress tracks the sequences of messages sent by ID, to detect a stream that went back and to find what it lacks:
@@ -268,7 +267,7 @@ type idProgress struct {
 	// After a loss, messages up to the offset resendThrough are sent under another message ID, which contains lossCount. The
 	// stream may have stored some newer ones before the loss was known. If it recognised them as copies, it would not store
 	// them again after the older ones that must precede them. // I3
-	resendThrough, lossCount uint64
+	resendThrough, lossCount, kept uint64 // kept is newest from RestoreState on: a state that is stored before that shows the loss
 }
 
 // sequenceCheckpoint records that every message up to an offset has a sequence up to this one.
@@ -311,7 +310,7 @@ func (p *idProgress) messageIDFor(m sinks.Message) string {
 func (p *idProgress) recordAck(stream string, before, sequence, inFlight uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lost != nil && sequence >= p.newest.Load() {
+	if p.lost != nil && sequence >= p.kept {
 		return p.lost
 	}
 	if sequence > before {
@@ -328,8 +327,7 @@ func (p *idProgress) recordAck(stream string, before, sequence, inFlight uint64)
 	if len(p.checkpoints) > 0 {
 		p.lost.From = p.checkpoints[len(p.checkpoints)-1].offset
 	}
-	p.newest.Store(sequence)
-	p.resendThrough, p.lossCount = p.attemptedThrough.Load(), p.lossCount+1
+	p.kept, p.resendThrough, p.lossCount = sequence, p.attemptedThrough.Load(), p.lossCount+1
 	return p.lost
 }
 
@@ -346,8 +344,11 @@ func (p *idProgress) startTerm(end uint64) {
 func (p *idProgress) applyRestore() (published bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if published = p.newest.Load() > 0; p.lost != nil {
+		p.newest.Store(p.kept)
+	}
 	p.lost = nil
-	return p.newest.Load() > 0
+	return published
 }
 
 func (p *idProgress) loadState(values []uint64) {
