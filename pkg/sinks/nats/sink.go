@@ -296,9 +296,9 @@ func (s *Sink) Fence(ctx context.Context, claim sinks.Claim, lanes []sinks.Lane)
 	return nil, nil
 }
 
-// LaneProgress implements [sinks.Fenced].
+// LaneProgress implements [sinks.Fenced]. Until a loss is accepted, the state keeps how far lanes had got.
 func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
-	if t := s.fence.current.Load(); t != nil {
+	if t := s.fence.current.Load(); t != nil && !s.end.wentBack() && s.end.lostError() == nil {
 		return t.laneProgress()
 	}
 	return nil
