@@ -233,13 +233,13 @@ func (a *ackLog) contradict(partition cluster.Partition) {
 	}
 }
 
-// doubted returns the partitions that may have lost what they had acknowledged.
-func (a *ackLog) doubted() map[cluster.Partition]bool {
+// behind returns the partitions that have lost what they had acknowledged, or were not compared with it yet.
+func (a *ackLog) behind() map[cluster.Partition]bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := map[cluster.Partition]bool{}
 	for partition, p := range a.partitions {
-		all[partition] = p.doubt != ackTrusted
+		all[partition] = p.doubt == ackUncompared || p.doubt == ackRefuted
 	}
 	return all
 }

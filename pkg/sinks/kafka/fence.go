@@ -305,12 +305,12 @@ func (s *Sink) LaneProgress() map[sinks.Lane]sinks.LanePosition {
 	if !f.isReplicated() {
 		return nil
 	}
-	doubted := f.acks.doubted()
+	behind := f.acks.behind()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	positions := make(map[sinks.Lane]sinks.LanePosition, len(f.lanes))
 	for lane, l := range f.lanes {
-		if progress := f.lockedPartition(l.Partition).progressIn(l.of.ID); progress != nil && !doubted[l.Partition] {
+		if progress := f.lockedPartition(l.Partition).progressIn(l.of.ID); progress != nil && !behind[l.Partition] {
 			positions[lane] = sinks.LanePosition(progress.deliveredUpTo.Load())
 		}
 	}

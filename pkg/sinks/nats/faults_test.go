@@ -20,6 +20,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/connection"
+	"github.com/kubecdc/kubecdc/test/parts/await"
 	"github.com/kubecdc/kubecdc/test/parts/logs"
 )
 
@@ -97,12 +98,23 @@ func waitUnavailable(t *testing.T, s *Sink, c *event.Change, words ...string) {
 	}
 }
 
+// createStream creates a stream. A server that still removes the directory of one of that name cannot, for a moment.
 func createStream(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 	t.Helper()
-	if _, err := js.CreateStream(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	await.Condition(t, "the stream is created", testTimeout, time.Millisecond, func() string {
+		_, err := js.CreateStream(t.Context(), cfg)
+		var refused *jetstream.APIError
+		if errors.As(err, &refused) && refused.ErrorCode == streamStoreFailed {
+			return refused.Error()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ""
+	})
 }
+
+const streamStoreFailed = 10049 // of nats-server: JSStreamStoreFailedF
 
 func updateStream(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConfig) {
 	t.Helper()

@@ -44,10 +44,11 @@ func (f foreignStream) write(n int) {
 // recreate deletes the stream and creates it again.
 func (f foreignStream) recreate() {
 	f.Helper()
+	config := streamSettings(f.T, f.js, "K8S")
 	if err := f.js.DeleteStream(f.Context(), "K8S"); err != nil {
 		f.Fatal(err)
 	}
-	f.create()
+	createStream(f.T, f.js, config)
 }
 
 // mustBeLost publishes version v until a loss is reported.
