@@ -64,6 +64,9 @@ func (*laneLayout) StandsForSeveral(sinks.Lane) bool { return false }
 
 func (n *laneLayout) isSplit() bool { return n.state.Load() == layoutSplit }
 
+// requestSplit asks for a split layout, because the server has refused a subject of the single lane.
+func (n *laneLayout) requestSplit() { n.state.CompareAndSwap(layoutSingle, layoutSplitPending) }
+
 // ResumeLanes implements [sinks.Repartitioner]. The layout is split if the previous process left changes in a split lane.
 func (n *laneLayout) ResumeLanes(unfinished []sinks.Lane) {
 	for _, lane := range unfinished {

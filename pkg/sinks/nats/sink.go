@@ -208,7 +208,7 @@ func (s *Sink) handlePublishError(ctx context.Context, l *connection.Link, lane 
 	if errors.As(err, &denied) && connection.IsStreamSubject(denied.Subject) {
 		err = &connection.DeniedError{Subject: denied.Subject, Needs: s.verifier.patternOf(denied.Subject), Err: denied}
 		if lane == singleLane {
-			s.state.CompareAndSwap(layoutSingle, layoutSplitPending)
+			s.requestSplit()
 		}
 	}
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, connection.ErrUnanswered) {
