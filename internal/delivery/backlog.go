@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -190,7 +191,7 @@ func (b *backlog) takeBatch(l *lane, batch []sinks.Message, maxMessages int, max
 		return batch, false
 	case l.lagsFrom > 0 && (len(pending) == 0 || l.queue.newestOffset() < l.retryUpTo):
 		b.lanes.becomeUnscheduled(l, reloading)
-		signal(b.lanes.rereadReady)
+		ratelimit.Wake(b.lanes.rereadReady)
 		return batch, false
 	case l.state.isFailing():
 		b.lanes.become(l, retrying)
@@ -299,7 +300,7 @@ func (b *backlog) markWorking(l *lane, inDoubt bool) {
 	if l.state.isFailing() {
 		l.retryUpTo = 0
 		b.lanes.become(l, publishing)
-		signal(b.lanes.rereadReady)
+		ratelimit.Wake(b.lanes.rereadReady)
 	}
 }
 
@@ -353,7 +354,7 @@ func (b *backlog) updateHeld() (held map[sinks.Lane]error, released []sinks.Lane
 			held[name] = err
 		}
 	}
-	signal(t.rereadReady)
+	ratelimit.Wake(t.rereadReady)
 	return held, released
 }
 
@@ -406,7 +407,7 @@ func (b *backlog) recordStored(c event.Cursor, letters int) {
 		maps.DeleteFunc(b.lanes.deadLetters, func(offset uint64, _ struct{}) bool { return offset <= c.Low })
 	}
 	b.lanes.window.used -= b.cursor.recordStored(c, letters)
-	signal(b.lanes.spaceFreed)
+	ratelimit.Wake(b.lanes.spaceFreed)
 }
 
 // recordNotStored records that storing the last snapshot failed: the next one includes it.

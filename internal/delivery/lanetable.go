@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -46,14 +47,6 @@ func newLaneTable(windowLimit int64, read uint64) laneTable {
 		read:        read,
 		spaceFreed:  make(chan struct{}, 1),
 		rereadReady: make(chan struct{}, 1),
-	}
-}
-
-// signal wakes the goroutine that waits on c, or lets its next wait return at once.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 
@@ -160,9 +153,9 @@ func (t *laneTable) recordRemoved(l *lane, n int, before int64) {
 	t.changed = true
 	t.window.addBytes(l.membership, l.queue.bytes-before)
 	t.updateMembership(l)
-	signal(t.spaceFreed)
+	ratelimit.Wake(t.spaceFreed)
 	if len(t.catchingUp) > 0 {
-		signal(t.rereadReady)
+		ratelimit.Wake(t.rereadReady)
 	}
 }
 
@@ -176,7 +169,7 @@ func (t *laneTable) dropNewest(l *lane, n int) {
 	t.pending -= l.queue.entryCount() - n
 	t.window.addBytes(l.membership, -l.queue.keepOldest(n))
 	t.startLagging(l, offset, observed)
-	signal(t.spaceFreed)
+	ratelimit.Wake(t.spaceFreed)
 }
 
 // startLagging records that the changes of l from an offset on are in the journal only.
@@ -184,7 +177,7 @@ func (t *laneTable) startLagging(l *lane, from uint64, observed time.Time) {
 	l.lagsFrom, l.lagObserved, l.pass = from, observed, 0
 	t.changed = true
 	t.updateMembership(l)
-	signal(t.rereadReady)
+	ratelimit.Wake(t.rereadReady)
 }
 
 // stopLagging records that all changes of l that were read are queued or settled.
@@ -192,7 +185,7 @@ func (t *laneTable) stopLagging(l *lane) {
 	l.lagsFrom, l.lagObserved, l.pass = 0, time.Time{}, 0
 	t.changed = true
 	t.updateMembership(l)
-	signal(t.spaceFreed)
+	ratelimit.Wake(t.spaceFreed)
 }
 
 // startDraining lets l, which does not lag, get nothing more.
@@ -208,7 +201,7 @@ func (t *laneTable) stopDraining(l *lane) {
 		return
 	}
 	t.updateMembership(l)
-	signal(t.rereadReady)
+	ratelimit.Wake(t.rereadReady)
 }
 
 // claimSchedule makes l queued, unless it has nothing to publish or has to wait. If it returns l, the caller must add it to

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubecdc/kubecdc/pkg/ratelimit"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
 
@@ -157,5 +158,5 @@ func (p *laneReplacer) replaceLanes(r sinks.Repartition) {
 			t.startLagging(l, from+1, time.Time{})
 		}
 	}
-	signal(t.spaceFreed)
+	ratelimit.Wake(t.spaceFreed)
 }

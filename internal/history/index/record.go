@@ -28,9 +28,10 @@ func parse(stored sinks.StoredRecord) (c *event.Change, isRow bool) {
 	if err != nil {
 		return nil, false
 	}
-	c = changeOf(&r)
-	if changed := rawjson.Value(s.Native).Member("changed"); r.Changed != nil && !bytes.HasPrefix(changed, []byte(`["`)) {
-		c.Changed = bytes.Clone(changed) // with values
+	if c = changeOf(&r); r.Changed != nil {
+		if changed := rawjson.Value(s.Native).Member("changed"); !bytes.HasPrefix(changed, []byte(`["`)) {
+			c.Changed = bytes.Clone(changed) // with values
+		}
 	}
 	return c, len(stored.Value) == 0 && !s.Type.IsControl()
 }

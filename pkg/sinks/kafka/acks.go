@@ -239,7 +239,9 @@ func (a *ackLog) behind() map[cluster.Partition]bool {
 	defer a.mu.Unlock()
 	all := map[cluster.Partition]bool{}
 	for partition, p := range a.partitions {
-		all[partition] = p.doubt == ackUncompared || p.doubt == ackRefuted
+		if p.doubt == ackUncompared || p.doubt == ackRefuted {
+			all[partition] = true
+		}
 	}
 	return all
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/form"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 	"github.com/kubecdc/kubecdc/pkg/sinks/nats/stream"
+	"github.com/kubecdc/kubecdc/test/parts/natsserver"
 )
 
 // foreignStream is a stream that other clients write to, too.
@@ -23,6 +24,18 @@ type foreignStream struct {
 	*testing.T
 	js      jetstream.JetStream
 	batches bool
+}
+
+// startForeignStream starts a server with a store of its own, and a sink that has published versions 1 to 5.
+func startForeignStream(t *testing.T, batches bool) (f foreignStream, server *natsserver.Server, store string, s *Sink) {
+	t.Helper()
+	dir := t.TempDir()
+	server = startServerIn(t, dir)
+	f = foreignStream{t, connectClient(t, server.URL()), batches}
+	f.create()
+	s = openSink(t, testConfig(server.URL()), discardLog)
+	publishAllNumbered(t, s, 1, 5)
+	return f, server, filepath.Join(dir, "store"), s
 }
 
 func (f foreignStream) create() {
@@ -196,12 +209,7 @@ func TestAStreamIsTheSameAfterWhatKeepsIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			forBatchesAndIDs(t, func(t *testing.T, batches bool) {
-				dir := t.TempDir()
-				server := startServerIn(t, dir)
-				f := foreignStream{t, connectClient(t, server.URL()), batches}
-				f.create()
-				s := openSink(t, testConfig(server.URL()), discardLog)
-				publishAllNumbered(t, s, 1, 5)
+				f, server, _, s := startForeignStream(t, batches)
 				s.verifier.lastLook.Store(&time.Time{})
 				publishAllNumbered(t, s, 6, 6)
 				happen(f, func() { whileStopped(t, server, func() {}) }, s)
@@ -218,14 +226,8 @@ func TestAStreamIsTheSameAfterWhatKeepsIt(t *testing.T) {
 // TestAnOlderCopyThatOthersFillIsNotTakenForTheStream: only what the copy lacks is sent again.
 func TestAnOlderCopyThatOthersFillIsNotTakenForTheStream(t *testing.T) {
 	forBatchesAndIDs(t, func(t *testing.T, batches bool) {
-		dir := t.TempDir()
-		server := startServerIn(t, dir)
-		f := foreignStream{t, connectClient(t, server.URL()), batches}
-		f.create()
-		s := openSink(t, testConfig(server.URL()), discardLog)
-		publishAllNumbered(t, s, 1, 5)
+		f, server, at, s := startForeignStream(t, batches)
 		s.State(5)
-		at := filepath.Join(dir, "store")
 		whileStopped(t, server, func() { copyDir(t, at, at+"-old") })
 		publishAllNumbered(t, s, 6, 9)
 		s.verifier.lastLook.Store(&time.Time{})
