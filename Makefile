@@ -87,7 +87,7 @@ microbench: ## Run the Go benchmarks of single packages
 
 .PHONY: fullsize
 fullsize: ## Run the tests that are small in the pipeline at full size (minutes)
-	LIVES_SEEDS=50 REQUIRE_INTEGRATION=1 go test -timeout 30m -run TestRandomLivesOfStreams ./pkg/sinks/nats
+	LIVES_SEEDS=50 REQUIRE_INTEGRATION=1 go test -timeout 30m -run TestRandomLives ./pkg/sinks/kafka ./pkg/sinks/nats
 	KUBECDC_E2E_CHANGES=50000 REQUIRE_INTEGRATION=1 \
 		go test -C test/e2e -v -timeout 30m -run TestAPIServerRestartsAndCutWatchesLoseNothing .
 	AWAY_SECONDS=600 REQUIRE_INTEGRATION=1 go test -v -timeout 40m -run TestAChangeThatIsReadLateHasTheTimeItWasMade/listed ./pkg/source

@@ -272,6 +272,14 @@ func (r *replica) deliveredFilter(sink string) func(sinks.Lane, *event.Change) b
 	}
 }
 
+// recordLoss records that a sink is about to get again what it has lost. r may be nil.
+func (r *replica) recordLoss(ctx context.Context, sink string) error {
+	if r == nil {
+		return nil
+	}
+	return r.writer.RecordLoss(ctx, sink)
+}
+
 // recoverSink fences a sink that could not be reached during the failover, calls ready once that is done, and goes on
 // until all of its lanes are fenced and read back; unread reports the sink, and then its lanes, until they are. Other
 // sinks deliver meanwhile, and other lanes from ready on. It returns nil, the cause of the end of ctx, or a

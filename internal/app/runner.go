@@ -37,6 +37,7 @@ type runner struct {
 	// recoverLanes calls ready once the pipeline may start, and returns when all lanes are fenced and read back. An error ends
 	// the pipeline.
 	recoverLanes func(ctx context.Context, ready func()) error
+	recordLoss   func(ctx context.Context) error // in the replicated state, before anything is sent again
 	unfenced     atomic.Bool   // the pipeline may not start yet
 	losses       atomic.Uint64 // that the destination reported
 	missing      atomic.Uint64 // changes that are lost and were not in the journal any more, at most
@@ -162,7 +163,7 @@ func (r *runner) rewindCursor(ctx context.Context, lost *sinks.LostError) (event
 	if err != nil {
 		return event.Cursor{}, err
 	}
-	back, missing := delivery.Rewind(lost, cursor, r.journal.Oldest()-1, r.sink)
+	back, missing := delivery.Rewind(lost, cursor, r.journal.Oldest()-1, r.journal.Newest(), r.sink)
 	r.log.Warn("the destination lost changes that it had accepted; those that the journal keeps are sent again",
 		"reason", lost.Reason, "after", back.Low, "upTo", max(cursor.Low, cursor.High), "lanes", len(lost.Lanes))
 	r.recordMissing(missing, lost.Reason)
@@ -174,7 +175,7 @@ func (r *runner) rewindCursor(ctx context.Context, lost *sinks.LostError) (event
 	if err := r.journal.Settle(ctx, back, nil); err != nil {
 		return event.Cursor{}, fmt.Errorf("rewind to offset %d: %w", back.Low, err)
 	}
-	return back, nil
+	return back, r.recordLoss(ctx)
 }
 
 // recordMissing counts changes that a destination has lost and that cannot be sent again.

@@ -80,6 +80,7 @@ func testLoss(t *testing.T, lost sinks.LostError, want []uint64, missing uint64)
 	sink := &losingSink{at: 8, lost: lost}
 	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink},
 		recoverLanes: func(_ context.Context, ready func()) error { ready(); return nil },
+		recordLoss:   func(context.Context) error { return nil },
 		unread:       condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
 		lost:         condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
 		journal:      sinkJournal{j, "a"}, log: slog.New(slog.DiscardHandler)}

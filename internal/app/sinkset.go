@@ -122,7 +122,7 @@ func (set *sinkSet) attachPipeline(r *runner, s config.Sink, from feed) error {
 	r.recoverLanes = func(ctx context.Context, ready func()) error {
 		return from.replica.recoverSink(ctx, s.Name, r.sink, r.unread, ready)
 	}
-	cfg.AlreadyDelivered = nil // later pipelines resend lost changes, so they must not skip changes that were delivered once
+	r.recordLoss = func(ctx context.Context) error { return from.replica.recordLoss(ctx, s.Name) }
 	return nil
 }
 

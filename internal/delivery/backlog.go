@@ -37,7 +37,7 @@ func newBacklog(layout string, windowLimit int64, start event.Cursor, whyHeld fu
 	high := max(start.High, start.Low)
 	b := &backlog{
 		lanes:  newLaneTable(windowLimit, high),
-		cursor: cursorTracker{layout: layout, storedLow: start.Low, storedHigh: high},
+		cursor: cursorTracker{layout: layout, resending: start.Resending, storedLow: start.Low, storedHigh: high},
 	}
 	b.lanes.whyHeld = whyHeld
 	for name, offset := range start.Lanes {
@@ -453,6 +453,7 @@ func (b *backlog) fillLanes(s *Stats, now time.Time) {
 // cursorTracker knows what is stored and what has to be stored next. backlog.mu guards it.
 type cursorTracker struct {
 	layout       string
+	resending    uint64 // the newest change that was there when a loss was found
 	settledAhead uint64 // lanes may be settled up to here, beyond what is read; only after a restart
 	storedLow    uint64 // Low of the last stored cursor
 	storedHigh   uint64 // High of the last stored cursor
@@ -481,6 +482,9 @@ func (c *cursorTracker) takeSnapshot(t *laneTable) (cursor event.Cursor, letters
 				cursor.Lanes[string(name)] = l.settled
 			}
 		}
+	}
+	if cursor.Low < c.resending {
+		cursor.Resending = c.resending
 	}
 	for _, u := range c.unstored {
 		letters = append(letters, u.DeadLetter)

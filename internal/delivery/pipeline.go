@@ -56,6 +56,9 @@ func New(name string, sink sinks.Sink, layout string, journal Journal, start eve
 	log *slog.Logger,
 ) *Pipeline {
 	config = config.withDefaults()
+	if start.Resending > 0 { // what is delivered may be older than what was lost and delivered before that
+		config.AlreadyDelivered = nil
+	}
 	cfg, log := &config, log.With("sink", name)
 	_, canPing := sink.(sinks.Pinger)
 	requested, request := context.WithCancel(context.Background())
@@ -335,7 +338,8 @@ type Config struct {
 	Route func(*event.Change) Route
 
 	// AlreadyDelivered reports whether an earlier process delivered a change through this lane; such a change is settled when
-	// it is read. Like Route it must be a pure function. nil: none was.
+	// it is read. Like Route it must be a pure function. nil: none was. While a loss is sent again, also by a pipeline of an
+	// earlier process, it is not asked.
 	AlreadyDelivered func(sinks.Lane, *event.Change) bool
 
 	// WhyHeld returns why nothing may be published to a lane yet; nil if it may be, which does not change any more. The changes

@@ -1,8 +1,10 @@
 package delivery
 
 import (
+	"context"
 	"reflect"
 	"testing"
+	"testing/synctest"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
@@ -26,24 +28,49 @@ func TestALossTakesBackWhatItConcerns(t *testing.T) {
 	}{
 		"of a lane that is due": {
 			lost: sinks.LostError{From: 10, Lanes: map[sinks.Lane]uint64{"b1": 10}}, cursor: cursor,
-			want: event.Cursor{Low: 10, High: 90, Lanes: map[string]uint64{"a1": 50, "b1": 10}, Layout: "l"},
+			want: event.Cursor{Low: 10, High: 90, Lanes: map[string]uint64{"a1": 50, "b1": 10}, Layout: "l", Resending: 95},
 		},
 		"of a lane that is not due": {
 			lost: sinks.LostError{From: 10, Lanes: map[sinks.Lane]uint64{"c1": 10}}, cursor: cursor,
-			want: event.Cursor{Low: 10, High: 90, Lanes: map[string]uint64{"a1": 50, "b1": 60, "c1": 10}, Layout: "l"},
+			want: event.Cursor{Low: 10, High: 90, Lanes: map[string]uint64{"a1": 50, "b1": 60, "c1": 10}, Layout: "l", Resending: 95},
 		},
 		"of a lane whose objects are due in another": {
-			lost: sinks.LostError{From: 10, Lanes: map[sinks.Lane]uint64{"a2": 10}}, cursor: cursor, want: event.Cursor{Low: 10, Layout: "l"},
+			lost: sinks.LostError{From: 10, Lanes: map[sinks.Lane]uint64{"a2": 10}}, cursor: cursor, want: event.Cursor{Low: 10, Layout: "l", Resending: 95},
 		},
-		"of every lane": {lost: sinks.LostError{From: 10}, cursor: cursor, want: event.Cursor{Low: 10, Layout: "l"}},
+		"of every lane": {lost: sinks.LostError{From: 10}, cursor: cursor, want: event.Cursor{Low: 10, Layout: "l", Resending: 95}},
 		"of more than is kept": {
 			lost: sinks.LostError{From: 10, Messages: 25, Gone: 3, Lanes: map[sinks.Lane]uint64{"b1": 10}}, cursor: cursor, kept: 40, missing: 28,
-			want: event.Cursor{Low: 40, High: 90, Lanes: map[string]uint64{"a1": 50, "b1": 40}, Layout: "l"},
+			want: event.Cursor{Low: 40, High: 90, Lanes: map[string]uint64{"a1": 50, "b1": 40}, Layout: "l", Resending: 95},
 		},
 	} {
-		got, missing := Rewind(&c.lost, c.cursor, c.kept, fencedByFirst{})
+		got, missing := Rewind(&c.lost, c.cursor, c.kept, 95, fencedByFirst{})
 		if !reflect.DeepEqual(got, c.want) || missing != c.missing {
 			t.Errorf("a loss %s: %+v, %d missing", name, got, missing)
 		}
 	}
+}
+
+// What a destination holds behind a loss says nothing about what it lost: until everything from there on is sent again, also
+// the next process skips nothing.
+func TestTheNextProcessSendsAgainWhatIsLeftOfALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records, stored, got := changesIn("a", "a", "a", "a", "a"), &storedProgress{}, &laneRecorder{}
+		deliver := func(start event.Cursor, upTo uint64) event.Cursor {
+			p := startPipeline(t, sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
+				got.recordBatch(lane, batch)
+				return len(batch), nil
+			}}, journalOf(records[:upTo], stored), start, Config{AlreadyDelivered: func(sinks.Lane, *event.Change) bool { return true }})
+			p.drainUpTo(t, upTo)
+			cursor, _ := stored.currentProgress()
+			return cursor
+		}
+		back, _ := Rewind(&sinks.LostError{From: 1}, event.Cursor{Low: 4}, 0, 4, sinkFuncs{})
+		halfway := deliver(back, 3)
+		over := deliver(halfway, 4)
+		deliver(over, 5)
+		got.wantLanes(t, "map[a:[2 3 4]]")
+		if halfway.Resending != 4 || over.Resending != 0 {
+			t.Errorf("it is sent again until %d, then until %d", halfway.Resending, over.Resending)
+		}
+	})
 }

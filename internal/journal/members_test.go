@@ -118,9 +118,12 @@ func TestASeedGivesGapsToSinksThatWereNoMembers(t *testing.T) {
 	if got, want := gapsFor(t, j, "other"), []string{"pods 700-900"}; !slices.Equal(got, want) {
 		t.Errorf("gaps %q, want %q", got, want)
 	}
-	for _, sink := range []string{"main", "new"} {
-		if got := gapsFor(t, j, sink); got != nil {
+	for sink, resending := range map[string]bool{"main": false, "new": false, "other": true} {
+		if got := gapsFor(t, j, sink); got != nil && sink != "other" {
 			t.Errorf("%s gets the gaps %q", sink, got)
+		}
+		if c, _, err := j.Cursor(sink); err != nil || c.Resending > c.Low != resending {
+			t.Errorf("what %s holds counts as delivered: %t (%v)", sink, !resending, err)
 		}
 	}
 	opts.Sinks = []string{"main", "absent", "long"} // absent has what the seed has, and the journal what follows

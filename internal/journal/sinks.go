@@ -319,7 +319,7 @@ func (w *sinkWrite) setCursor(sink string, c event.Cursor) {
 }
 
 // missedReason is the reason of a gap for a sink that was no member.
-const missedReason = "the sink was not configured, or not by the exporter that was active"
+const missedReason = "the sink was not configured, or not by the exporter that was active, or had lost something"
 
 // Members are the sinks that a journal feeds, and those that it knows from before.
 type Members struct {
@@ -597,7 +597,10 @@ func (g *group) seedMembers(s Seed) error {
 		f.Missed = true
 		if !slices.Contains(declared, f.Name) {
 			g.recordAbsent(f)
-		} else if err := g.appendGaps(f, s.Cluster, missedReason); err != nil {
+			continue
+		}
+		missing := event.Cursor{Low: g.log.extent.newest, Resending: g.log.extent.newest + 1} // although it may hold newer ones
+		if err := cmp.Or(g.appendGaps(f, s.Cluster, missedReason), g.settleSink(f.Name, missing, nil)); err != nil {
 			return err
 		}
 	}

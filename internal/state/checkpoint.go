@@ -369,6 +369,17 @@ func (p *checkpointer) storeNewLanes(ctx context.Context, sink string, lanes map
 	return b.commit(ctx)
 }
 
+// storeLoss commits that a sink has missed something. The next checkpoint that all sinks settle ends that.
+func (p *checkpointer) storeLoss(ctx context.Context, sink string) error {
+	if p.members == nil {
+		return nil
+	}
+	members, b := withoutPositions(p.members, func(name string) bool { return name == sink }), p.newBatch()
+	p.addMembers(b, members, p.stored.generation)
+	p.members, p.target, p.pending = members, nil, nil // those were settled before the loss
+	return b.commit(ctx)
+}
+
 // storeLostLanes commits the lanes of a state that was purged or replaced.
 func (p *checkpointer) storeLostLanes(ctx context.Context) error {
 	for l, tail := range p.mirror.lostLanes {

@@ -166,18 +166,24 @@ func (t *table) decodeMembers(checkpoint checkpointRecord) (*journal.Members, er
 	return m, nil
 }
 
-// withoutPositions returns the sinks of a state whose positions are lost as former ones. Those that are configured get the
-// gap that all get.
-func withoutPositions(lost *journal.Members) *journal.Members {
-	if lost == nil {
+// withoutPositions returns members of which some have lost an unknown part of what they had: they are former ones without
+// positions.
+func withoutPositions(before *journal.Members, lost func(sink string) bool) *journal.Members {
+	if before == nil {
 		return nil
 	}
-	m := &journal.Members{}
-	for _, name := range lost.Sinks {
-		m.Former = append(m.Former, event.FormerSink{Name: name})
+	m := &journal.Members{Former: slices.Clone(before.Former)}
+	for _, name := range before.Sinks {
+		if lost(name) {
+			m.Former = append(m.Former, event.FormerSink{Name: name})
+		} else {
+			m.Sinks = append(m.Sinks, name)
+		}
 	}
-	for _, f := range lost.Former {
-		m.Former = append(m.Former, event.FormerSink{Name: f.Name})
+	for i, f := range m.Former {
+		if lost(f.Name) {
+			m.Former[i].Positions = nil
+		}
 	}
 	return m
 }

@@ -1,6 +1,9 @@
 package state
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,5 +82,29 @@ func TestOnlyASinkThatWasAMemberGetsAGap(t *testing.T) {
 				t.Errorf("the state has the members %+v (%v)", stored.members, err)
 			}
 		})
+	}
+}
+
+// TestALossThatIsToBeSentAgainIsAGapWithAnotherJournal lets a process take over from one that has begun to send again what a
+// sink lost: only the journal of that one has it.
+func TestALossThatIsToBeSentAgainIsAGapWithAnotherJournal(t *testing.T) {
+	w := newWorld(t, 3, false)
+	p := startActive(t, w, w.startProcess(nil))
+	w.changeCluster(30, p)
+	w.changeCluster(30, nil)
+	for _, name := range slices.Sorted(maps.Keys(p.scopes)) {
+		p.watchScope(name)
+	}
+	if err := cmp.Or(p.writer.checkpoints.storeLoss(t.Context(), "second"), p.writer.checkpoints.advanceState(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	last := startActive(t, w, w.startProcess(nil))
+	w.changeCluster(30, last)
+	if first, second := w.gapsIn("first"), w.gapsIn("second"); len(first) > 0 || len(second) == 0 {
+		t.Errorf("the gaps %q are in the first sink, %q in the second one", first, second)
+	}
+	stored, err := last.writer.mirror.table.decodeContent()
+	if err != nil || strings.Join(stored.members.Sinks, " ") != "first second" || stored.members.Former != nil {
+		t.Errorf("the state has the members %+v (%v)", stored.members, err)
 	}
 }

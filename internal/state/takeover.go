@@ -450,7 +450,8 @@ func newJournalID(generation uint64) string {
 func (t *takeOver) seedJournal(ctx context.Context) error {
 	c, tails := t.content, t.tails
 	if t.plan.journal == clearJournal {
-		c, tails = stateContent{members: withoutPositions(t.w.mirror.seen.members)}, nil
+		all := func(string) bool { return true } // those that are configured get the gap that all get
+		c, tails = stateContent{members: withoutPositions(t.w.mirror.seen.members, all)}, nil
 	}
 	numbers := map[string]uint64{}
 	s := journal.Seed{ID: t.plan.id, Cluster: c.meta.cluster, Lost: t.plan.lost}

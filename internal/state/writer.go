@@ -202,6 +202,12 @@ func (w *Writer) callInRun(ctx context.Context, do func(context.Context) error) 
 	}
 }
 
+// RecordLoss records that a sink has lost something, before it gets that again: only the journal of this process has it. An
+// exporter that takes over with another journal meanwhile marks a gap in this sink. It waits while the store is away.
+func (w *Writer) RecordLoss(ctx context.Context, sink string) error {
+	return w.callInRun(ctx, func(ctx context.Context) error { return w.checkpoints.storeLoss(ctx, sink) })
+}
+
 // Flush waits until the state covers everything that the journal holds now. It serves an orderly handover: the source has
 // stopped, all sinks have settled everything, and Run is still active.
 func (w *Writer) Flush(ctx context.Context) error {
@@ -246,7 +252,7 @@ func (w *Writer) Signals() (map[uint64][]byte, error) {
 
 // Delivered returns a filter that reports which changes a sink already held when it was fenced: the pipeline skips those. It
 // is nil if there is nothing to skip, or the sink is unknown. The filter is safe for concurrent use, and its answer for a
-// change does not vary. A pipeline that is rebuilt because the destination lost acknowledged records must not use it.
+// change does not vary.
 func (w *Writer) Delivered(name string) func(sinks.Lane, *event.Change) bool {
 	return w.sinks.deliveredFilter(name)
 }

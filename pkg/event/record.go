@@ -13,11 +13,12 @@ import (
 // durable dead letter (I2). The cursor lists only lanes with unsettled changes, so its size depends on the number of lanes
 // that are in flight or failing, not on how long they have been failing.
 type Cursor struct {
-	Low    uint64            // all changes up to here are settled; the journal keeps what follows
-	High   uint64            // all changes up to here are settled, except those of Lanes; below Low it counts as Low
-	Lanes  map[string]uint64 // per lane: all changes of the lane up to here are settled
-	Layout string            // the layout that lane names depend on; Lanes and High are invalid under another one
-	State  []byte            // state that the sink stores together with exactly these positions; nil if it has none
+	Low       uint64            // all changes up to here are settled; the journal keeps what follows
+	High      uint64            // all changes up to here are settled, except those of Lanes; below Low it counts as Low
+	Lanes     map[string]uint64 // per lane: all changes of the lane up to here are settled
+	Layout    string            // the layout that lane names depend on; Lanes and High are invalid under another one
+	State     []byte            // state that the sink stores together with exactly these positions; nil if it has none
+	Resending uint64            // while a loss is sent again, the newest change that was there when it was found; else 0
 }
 
 // HighestOffset returns the highest offset in the cursor.

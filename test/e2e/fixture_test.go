@@ -132,11 +132,16 @@ func (s *fixture) end(kinds []workload.Kind) {
 	if s.t.Failed() {
 		s.t.Logf("the end of the exporter's log:\n%s", s.exporter.LogTail())
 	}
+	s.clear(s.t, s.name, kinds)
+}
+
+// clear deletes what a test has left of some kinds in its namespace.
+func (e *environment) clear(t *testing.T, namespace string, kinds []workload.Kind) {
 	ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
 	defer cancel()
 	for _, kind := range kinds {
-		if err := s.cluster.Clear(ctx, kind, s.name); err != nil {
-			s.t.Logf("objects are left: %v", err)
+		if err := e.cluster.Clear(ctx, kind, namespace); err != nil {
+			t.Logf("objects are left: %v", err)
 		}
 	}
 }

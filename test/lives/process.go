@@ -35,11 +35,10 @@ type process struct {
 	ended  chan struct{}
 	err    error // once ended is closed
 
-	acked     atomic.Int64
-	resending atomic.Uint64 // after a loss: what was settled before; 0: there was none
-	appended  atomic.Int64  // the newest version in the journal
-	pipeline  atomic.Pointer[delivery.Pipeline]
-	endRun    atomic.Pointer[context.CancelCauseFunc] // of the pipeline
+	acked    atomic.Int64
+	appended atomic.Int64 // the newest version in the journal
+	pipeline atomic.Pointer[delivery.Pipeline]
+	endRun   atomic.Pointer[context.CancelCauseFunc] // of the pipeline
 
 	alive   sync.RWMutex // held while the journal is read or settled
 	crashed bool
@@ -272,7 +271,6 @@ func (p *process) deliver(ctx context.Context, cfg delivery.Config) error {
 		if !errors.As(err, &lost) || ctx.Err() != nil {
 			return err
 		}
-		cfg.AlreadyDelivered = nil
 		start, err = p.rewind(ctx, lost)
 	}
 	return err
@@ -287,13 +285,15 @@ func (p *process) rewind(ctx context.Context, lost *sinks.LostError) (event.Curs
 	if err != nil {
 		return cursor, err
 	}
-	back, missing := delivery.Rewind(lost, cursor, p.journal.Oldest()-1, p.sink)
+	back, missing := delivery.Rewind(lost, cursor, p.journal.Oldest()-1, p.journal.Newest(), p.sink)
 	p.mu.Lock()
 	p.missing += missing
 	p.mu.Unlock()
 	p.log.Info("loss", "from", lost.From, "lanes", lost.Lanes, "messages", lost.Messages, "gone", lost.Gone, "missing", missing, "reason", lost.Reason)
-	p.resending.Store(cursor.HighestOffset())
-	return back, p.Settle(ctx, back, nil)
+	if err := p.Settle(ctx, back, nil); err != nil || p.writer == nil {
+		return back, err
+	}
+	return back, p.writer.RecordLoss(ctx, sinkName)
 }
 
 // keptVersions returns the versions that the journal keeps.

@@ -124,6 +124,7 @@ func FuzzDecodeStored(f *testing.F) {
 	f.Add(append([]byte{}, p.Encode(FrameHeader{Count: 1, Before: 9}, []*event.Change{journaltest.SmallChange(1)})...))
 	f.Add(EncodeCursor(event.Cursor{Low: 9, State: []byte("s")}))
 	f.Add(EncodeCursor(event.Cursor{Low: 3, Layout: "l", Lanes: map[string]uint64{"a": 5, "b": 1 << 40}}))
+	f.Add(EncodeCursor(event.Cursor{Low: 3, Layout: "l", State: []byte("s"), Resending: 9}))
 	f.Add(EncodeDeadLetter(p, &event.DeadLetter{Time: time.Unix(1, 2), Reason: "too large", Change: journaltest.SmallChange(2)}))
 	f.Add(AppendKnown(nil, &event.Known{UID: "u", ResourceVersion: "1"}))
 	f.Add(AppendKnown(nil, &event.Known{UID: "u", ResourceVersion: "1", Summary: "s"}))

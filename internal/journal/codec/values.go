@@ -45,6 +45,9 @@ func codeCursor(f *form.Coder, c *event.Cursor) {
 	if f.CodeText(&state); f.Decoding && state != "" {
 		c.State = []byte(state)
 	}
+	if f.In != "" || c.Resending > 0 {
+		f.CodeUvarint(&c.Resending)
+	}
 }
 
 func codeLanes(f *form.Coder, v *map[string]uint64) {
