@@ -205,7 +205,7 @@ func (w *sinkWrite) declaredNames() []string { return slices.Sorted(maps.Keys(w.
 
 // removeSink deletes the cursor of a sink and records what it has not received. positions are those of the newest change.
 func (w *sinkWrite) removeSink(name string, s sinkCursor, extent logExtent, positions []event.ResourcePosition) {
-	r := codec.SinkRecord{Removed: time.Now().UTC(), Low: max(s.cursor.Low, extent.oldest-1)}
+	r := codec.SinkRecord{Removed: time.Now().UTC(), Low: max(s.cursor.Low, extent.oldest-1), Resending: s.cursor.Resending}
 	r.Unsent = extent.newest - min(extent.newest, r.Low)
 	w.batch.removeKey(codec.KeyCursor(name))
 	w.putRecord(name, r)
@@ -254,10 +254,10 @@ func (w *sinkWrite) addSink(name string, start Start, destination string, extent
 		missed = &former
 	default:
 		r.Unsent = 0
-		w.setCursor(name, event.Cursor{Low: r.Low})
+		w.setCursor(name, event.Cursor{Low: r.Low, Resending: r.Resending})
 	}
 	w.removeFormer(name)
-	r.Declared, r.Destination, r.Formerly = true, destination, ""
+	r.Declared, r.Destination, r.Formerly, r.Resending = true, destination, "", 0
 	w.putRecord(name, r)
 	return isNew, missed, nil
 }

@@ -24,7 +24,7 @@ func TestDeclaredSinksHoldTheTrim(t *testing.T) {
 	if cursor, settled, err := j.Cursor("new"); settled || err != nil || cursor.Low != 0 {
 		t.Errorf("a new sink begins at %+v, %v (%v)", cursor, settled, err)
 	}
-	j.mustSettle("new", event.Cursor{Low: 4})
+	j.mustSettle("new", event.Cursor{Low: 4, Resending: 8})
 	j.mustSettle("main", event.Cursor{Low: 10})
 	if slowest, _ := j.slowestSink(); slowest != "new" {
 		t.Errorf("%q holds the journal back", slowest)
@@ -49,8 +49,8 @@ func TestDeclaredSinksHoldTheTrim(t *testing.T) {
 	}
 	j.stopAndClose()
 	j = startJournal(t, Options{FS: fs, Declaration: Declaration{Sinks: []string{"main", "new"}}})
-	if cursor, _, err := j.Cursor("new"); cursor.Low != 4 || err != nil || gapsFor(t, j, "new") != nil {
-		t.Errorf("a sink that returns in time continues at %d with the gaps %q (%v)", cursor.Low, gapsFor(t, j, "new"), err)
+	if cursor, _, err := j.Cursor("new"); cursor.Low != 4 || cursor.Resending != 8 || err != nil || gapsFor(t, j, "new") != nil {
+		t.Errorf("a sink that returns in time continues at %+v with the gaps %q (%v)", cursor, gapsFor(t, j, "new"), err)
 	}
 }
 

@@ -45,8 +45,13 @@ func codeCursor(f *form.Coder, c *event.Cursor) {
 	if f.CodeText(&state); f.Decoding && state != "" {
 		c.State = []byte(state)
 	}
-	if f.In != "" || c.Resending > 0 {
-		f.CodeUvarint(&c.Resending)
+	codeResending(f, &c.Resending)
+}
+
+// codeResending codes the last part of a value, which is there only while a loss is sent again.
+func codeResending(f *form.Coder, v *uint64) {
+	if f.In != "" || *v > 0 {
+		f.CodeUvarint(v)
 	}
 }
 
@@ -88,6 +93,7 @@ type SinkRecord struct {
 	Unsent   uint64    // changes after Low that it can never receive
 	// Destination identifies where it delivers to; "" if not known. Formerly is the name that it had before it was renamed.
 	Destination, Formerly string
+	Resending             uint64 // as in its cursor then
 }
 
 // EncodeSinkRecord returns the stored form of a sink's record.
@@ -105,6 +111,7 @@ func codeSinkRecord(f *form.Coder, r *SinkRecord) {
 	f.CodeUvarint(&r.Low)
 	f.CodeUvarint(&r.Unsent)
 	f.CodeTexts(&r.Destination, &r.Formerly)
+	codeResending(f, &r.Resending)
 }
 
 // EncodeFormerSink returns the stored form of a former sink without its name.
