@@ -24,6 +24,7 @@ type losingSink struct {
 
 	mu           sync.Mutex
 	lossReported bool
+	recorded     bool // before it was restored
 	restored     bool // since
 	got          []uint64
 }
@@ -80,10 +81,15 @@ func testLoss(t *testing.T, lost sinks.LostError, want []uint64, missing uint64)
 	sink := &losingSink{at: 8, lost: lost}
 	r := &runner{configuredSink: &configuredSink{name: "a", sink: sink},
 		recoverLanes: func(_ context.Context, ready func()) error { ready(); return nil },
-		recordLoss:   func(context.Context) error { return nil },
-		unread:       condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
-		lost:         condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
-		journal:      sinkJournal{j, "a"}, log: slog.New(slog.DiscardHandler)}
+		recordLoss: func(context.Context) error {
+			sink.mu.Lock()
+			defer sink.mu.Unlock()
+			sink.recorded = sink.lossReported && !sink.restored
+			return nil
+		},
+		unread:  condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
+		lost:    condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),
+		journal: sinkJournal{j, "a"}, log: slog.New(slog.DiscardHandler)}
 	emitted := 0
 	r.renew = func(ctx context.Context, sink, reason string) error { emitted++; return j.RenewSink(ctx, sink, reason) }
 	r.newPipeline = func(start event.Cursor) *delivery.Pipeline {
@@ -113,8 +119,8 @@ func testLoss(t *testing.T, lost sinks.LostError, want []uint64, missing uint64)
 	if !slices.Equal(sink.got, want) {
 		t.Errorf("the sink got %d, want %d", sink.got, want)
 	}
-	if r.losses.Load() != 1 {
-		t.Errorf("%d losses counted", r.losses.Load())
+	if r.losses.Load() != 1 || !sink.recorded {
+		t.Errorf("%d losses counted, recorded before they are sent again: %t", r.losses.Load(), sink.recorded)
 	}
 	if n, code := r.missing.Load(), r.lost.Status().Code; n != missing || (code == condition.SinkLost) != (missing > 0) {
 		t.Errorf("%d changes are missing, with the condition %q; want %d", n, code, missing)
