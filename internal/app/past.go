@@ -20,10 +20,11 @@ const (
 	pastWindow  = 1000            // positions at the end of each lane: there may be markers, and records of others
 
 	forgottenPast = "the destination holds records of earlier runs, and what they knew is gone"
+	unknownPast   = "it is not known whether the destination holds records of earlier runs"
 )
 
 // recordForgottenPast makes each resource begin with a gap record if the journal is empty while the lanes of a sink end with
-// records of the cluster: what happened in between is lost. A destination that does not answer shows no past. // I5
+// records of the cluster, since what happened in between is lost, or while a destination does not answer. // I5
 func recordForgottenPast(ctx context.Context, cfg *config.Config, j *journal.Journal, log *slog.Logger) error {
 	known, err := j.Resources()
 	lost, failed := j.ResetReason() // of a take-over, which knows why
@@ -33,20 +34,25 @@ func recordForgottenPast(ctx context.Context, cfg *config.Config, j *journal.Jou
 	limited, cancel := context.WithTimeout(ctx, pastTimeout)
 	defer cancel()
 	var looking sync.WaitGroup
-	var past atomic.Bool
+	var found, unknown atomic.Bool
 	for _, s := range cfg.Sinks {
 		looking.Go(func() {
 			err := findRecords(limited, s, cfg.Cluster.Name)
 			if errors.Is(err, errFound) {
-				past.Store(true)
+				found.Store(true)
 				log.Warn(forgottenPast+": each resource begins with a gap", "sink", s.Name)
 			} else if err != nil {
-				log.Warn("it is not known whether the destination holds records of earlier runs", "sink", s.Name, "error", err)
+				unknown.Store(true)
+				log.Warn(unknownPast+": each resource begins with a gap", "sink", s.Name, "error", err)
 			}
 		})
 	}
-	if looking.Wait(); past.Load() {
+	looking.Wait()
+	switch {
+	case found.Load():
 		return j.RecordLost(ctx, forgottenPast)
+	case unknown.Load():
+		return j.RecordLost(ctx, unknownPast)
 	}
 	return nil
 }
