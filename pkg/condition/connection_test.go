@@ -13,6 +13,13 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 )
 
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // serveRaw accepts connections and passes each to a function, until the test ends.
 func serveRaw(t *testing.T, serve func(net.Conn)) (address string) {
 	t.Helper()
@@ -70,19 +77,25 @@ func TestWhyAConnectionFailsIsNamedWithARemedy(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c)
 		_ = c.Close()
 	})
+	old := serveRaw(t, func(c net.Conn) {
+		_ = tls.Server(c, &tls.Config{MaxVersion: tls.VersionTLS11}).Handshake()
+		_ = c.Close()
+	})
 	with := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // no connection is established
 	for name, test := range map[string]struct {
 		address       string
 		tls           *tls.Config
 		cause, remedy string
 	}{
-		"a wrong name":                   {"nothing.invalid:1", nil, `the name "nothing.invalid" is not found: `, "correct the name in kafka.brokers"},
-		"a closed port":                  {closed.Listener.Addr().String(), nil, "connection refused at 127.0.0.1:", "start it, or correct the port in kafka.brokers"},
-		"no way":                         {"192.0.2.1:9", nil, "", "kafka.brokers"},
-		"silence":                        {silent, nil, "connections are accepted and not answered", "if its port expects TLS, the other"},
-		"silence with TLS":               {silent, with, "connections are accepted and not answered", "if its port has no TLS, the other"},
-		"TLS to a port without":          {greeting, with, "TLS is on on one side only, the server answers without it", "the other; or correct the port"},
-		"TLS to a port that hangs up":    {closing, with, "it closes the connection before its first answer, as a port does that has no TLS", "the other"},
+		"a wrong name":                {"nothing.invalid:1", nil, `the name "nothing.invalid" is not found: `, "correct the name in kafka.brokers"},
+		"a closed port":               {closed.Listener.Addr().String(), nil, "connection refused at 127.0.0.1:", "start it, or correct the port in kafka.brokers"},
+		"no way":                      {"192.0.2.1:9", nil, "", "kafka.brokers"},
+		"silence":                     {silent, nil, "connections are accepted and not answered", "if its port expects TLS, the other"},
+		"silence with TLS":            {silent, with, "connections are accepted and not answered", "if its port has no TLS, the other"},
+		"TLS to a port without":       {greeting, with, "TLS is on on one side only, the server answers without it", "the other; or correct the port"},
+		"TLS to a port that hangs up": {closing, with, "it closes the connection before its first answer, as a port does that has no TLS", "the other"},
+		"only a version of TLS that is old": {old, with, "the server ends the TLS handshake: tls: protocol version not supported",
+			"compare the versions of TLS"},
 		"no TLS to a port that hangs up": {closing, nil, "it closes the connection before its first answer, as a port does that expects TLS", "the other"},
 	} {
 		t.Run(name, func(t *testing.T) {
