@@ -158,6 +158,10 @@ func TestWhateverIsReplacedIsUsedByTheNextRequest(t *testing.T) {
 			if err := ask(); err != nil { // without waiting for the next look
 				t.Errorf("behind the replacement: %v", err)
 			}
+			r.write("kubeconfig", []byte("half of a kubec: ["))
+			if err := client.credentials.look(0); err == nil || ask() != nil {
+				t.Errorf("what cannot be read (%v) leaves nothing: %v", err, ask())
+			}
 		})
 	}
 }
