@@ -150,18 +150,7 @@ func sameKey(a, b string) bool {
 // TestTheLabelsOfAPodAreNotRepeated where it has one of its own of the name that all objects have: parsers refuse that, or
 // take any of the two.
 func TestTheLabelsOfAPodAreNotRepeated(t *testing.T) {
-	var set struct {
-		Meta struct {
-			Labels map[string]string `yaml:"labels"`
-		} `yaml:"metadata"`
-		Spec struct {
-			Template struct {
-				Meta struct {
-					Labels map[string]string `yaml:"labels"`
-				} `yaml:"metadata"`
-			} `yaml:"template"`
-		} `yaml:"spec"`
-	}
+	var set labelled
 	one(t, template(t, "--values", filepath.Join(chart, "ci", "default-values.yaml"), "--set", "commonLabels.team=all,commonLabels.cost=1a,podLabels.team=pod"), "StatefulSet", &set)
 	pod := set.Spec.Template.Meta.Labels
 	if pod["team"] != "pod" || pod["cost"] != "1a" || pod["app.kubernetes.io/name"] != "kubecdc" || set.Meta.Labels["team"] != "all" {
@@ -415,15 +404,7 @@ func TestTheDefaultsAreThoseOfTheBase(t *testing.T) {
 func TestOnlyEditsThatNeedItRestartThePod(t *testing.T) {
 	t.Parallel()
 	checksum := func(sets ...string) string {
-		var set struct {
-			Spec struct {
-				Template struct {
-					Meta struct {
-						Annotations map[string]string `yaml:"annotations"`
-					} `yaml:"metadata"`
-				} `yaml:"template"`
-			} `yaml:"spec"`
-		}
+		var set labelled
 		args := []string{"--values", filepath.Join(chart, "ci", "default-values.yaml")}
 		for _, value := range sets {
 			args = append(args, "--set", value)

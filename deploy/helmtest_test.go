@@ -13,10 +13,7 @@ import (
 
 // testPod is the Pod of "helm test".
 type testPod struct {
-	Meta struct {
-		Labels      map[string]string `yaml:"labels"`
-		Annotations map[string]string `yaml:"annotations"`
-	} `yaml:"metadata"`
+	Meta objectMeta `yaml:"metadata"`
 	Spec struct {
 		Containers []struct {
 			Image   string   `yaml:"image"`
