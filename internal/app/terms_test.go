@@ -3,11 +3,9 @@ package app
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"testing"
 
-	"github.com/kubecdc/kubecdc/internal/config"
 	"github.com/kubecdc/kubecdc/internal/election"
 	"github.com/kubecdc/kubecdc/pkg/sinks"
 )
@@ -92,24 +90,9 @@ func deposedApp(t *testing.T, competes bool) *app {
 	return a
 }
 
-// openApp returns a process that is open and not started.
+// openApp returns a process that is open and not started, and needs no port.
 func openApp(t *testing.T) *app {
 	t.Helper()
-	kubeconfig := writeTemp(t, "kubeconfig", awayKubeconfig)
-	dir := t.TempDir()
-	cfg, err := config.Load(writeTemp(t, "config.yaml", fmt.Sprintf(`
-cluster: {kubeconfig: %q}
-resources: [{select: [pods]}]
-journal: {dir: %q}
-admin: {listen: ""}
-sinks: [{name: file, stdout: {path: %q}}]
-`, kubeconfig, filepath.Join(dir, "journal"), filepath.Join(dir, "lines"))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := newApp("test", mask{}, slog.New(slog.DiscardHandler), &slog.LevelVar{})
-	if err := a.openProcess(cfg); err != nil {
-		t.Fatal(err)
-	}
-	return a
+	return openUnstartedWith(t, t.TempDir(), fmt.Sprintf("admin: {listen: \"\"}\nsinks: [{name: file, stdout: {path: %q}}]\n",
+		filepath.Join(t.TempDir(), "lines")))
 }

@@ -46,6 +46,22 @@ func startControlPlane(t *testing.T) *controlPlane {
 // request sends a request and returns the resourceVersion of the object or list in the response.
 func (p *controlPlane) request(t *testing.T, method, path, body string) string {
 	t.Helper()
+	status, text := p.send(t, method, path, body)
+	if status >= 300 {
+		t.Fatalf("%s %s: %d %s", method, path, status, text)
+	}
+	var o struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	if err := json.Unmarshal(text, &o); err != nil {
+		t.Fatal(err)
+	}
+	return o.Metadata.ResourceVersion
+}
+
+// send sends a request and returns status code and body of the response.
+func (p *controlPlane) send(t *testing.T, method, path, body string) (int, []byte) {
+	t.Helper()
 	req, err := http.NewRequest(method, p.URL()+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -57,16 +73,10 @@ func (p *controlPlane) request(t *testing.T, method, path, body string) string {
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode >= 300 {
-		t.Fatalf("%s %s: %s %s %v", method, path, resp.Status, text, err)
-	}
-	var o struct {
-		Metadata struct{ ResourceVersion string }
-	}
-	if err := json.Unmarshal(text, &o); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	return o.Metadata.ResourceVersion
+	return resp.StatusCode, text
 }
 
 const secretsPath = "/api/v1/namespaces/default/secrets"
@@ -300,18 +310,8 @@ func (p *controlPlane) createWidget(t *testing.T, name string) string {
 // requestStatus sends a request and returns the status code.
 func (p *controlPlane) requestStatus(t *testing.T, method, path, body string) int {
 	t.Helper()
-	req, err := http.NewRequest(method, p.URL()+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := p.client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, resp.Body)
-	return resp.StatusCode
+	status, _ := p.send(t, method, path, body)
+	return status
 }
 
 // awaitTrue waits for a state of the API server.
