@@ -38,7 +38,10 @@ type modelRun struct {
 
 const modelSinks = 2
 
-func (m *modelRun) randomResource() string { return fmt.Sprint("r", m.r.IntN(4)) }
+// modelResources have names that begin alike: they share no key.
+var modelResources = []string{"a", "ab", "b", "a b"}
+
+func (m *modelRun) randomResource() string { return modelResources[m.r.IntN(len(modelResources))] }
 func (m *modelRun) randomSink() string     { return fmt.Sprint("sink-", m.r.IntN(modelSinks)) }
 
 func (m *modelRun) appendRandom() {
@@ -222,6 +225,9 @@ func (m *modelRun) compareResource(name string) {
 func (m *modelRun) reopen() {
 	m.stopAndClose()
 	m.runningJournal = startJournal(m.t, m.opts)
+	if _, recovered := m.PendingRecovery(); recovered {
+		m.t.Error("a whole store claims to be recovered")
+	}
 }
 
 // compareAll reads back everything and compares it with the model.
@@ -241,12 +247,13 @@ func (m *modelRun) compareAll() {
 	}
 	after := oldest - 1 + m.r.Uint64N(newest-oldest+2)
 	for _, rec := range m.readTo(after, newest) {
-		if want := m.log[rec.Offset-1]; !reflect.DeepEqual(rec.Change, want) {
-			m.t.Fatalf("change %d is %+v, want %+v", rec.Offset, rec.Change, want)
+		want := m.log[rec.Offset-1]
+		if inMemory := rec.Change == want; !reflect.DeepEqual(rec.Change, want) || rec.InFrame == inMemory {
+			m.t.Fatalf("change %d is %+v, in a frame: %v, want %+v", rec.Offset, rec.Change, rec.InFrame, want)
 		}
 	}
-	for i := range 4 {
-		m.compareResource(fmt.Sprint("r", i))
+	for _, name := range modelResources {
+		m.compareResource(name)
 	}
 	names, err := m.Resources()
 	if want := slices.Sorted(maps.Keys(m.version)); err != nil || !slices.Equal(names, want) {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -22,66 +21,6 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/test/journaltest"
 )
-
-func TestAnObservationIsReadBackAfterAReopen(t *testing.T) {
-	dir := t.TempDir()
-	j := startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}})
-	c := journaltest.SmallChange(9)
-	j.mustAppend(event.Observation{
-		Resource: resourceNamed("pods"), Scope: "pods", Changes: []*event.Change{c}, Position: "9",
-		Known:       []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}, {Key: "c"}},
-		RemovedKeys: []string{"c"},
-	})
-	if got := j.readTo(0, 1); got[0].Change != c || got[0].InFrame {
-		t.Errorf("a change in memory was read as %+v, in a frame: %v", got[0].Change, got[0].InFrame)
-	}
-	j.stopAndClose()
-
-	j = startJournal(t, Options{Dir: dir, Declaration: Declaration{Sinks: []string{"main"}}})
-	if got := j.readTo(0, 1); !reflect.DeepEqual(got[0].Change, c) || !got[0].InFrame {
-		t.Errorf("read %+v, in a frame: %v, want %+v", got[0].Change, got[0].InFrame, c)
-	}
-	known, scope := j.loadStored("pods")
-	want := []event.Known{{Key: "a", UID: "u1", ResourceVersion: "8"}, {Key: "b", UID: "u2", ResourceVersion: "9"}}
-	if scope.Position != "9" || !reflect.DeepEqual(known, want) {
-		t.Errorf("scope %+v, known %+v, want 9 %+v", scope, known, want)
-	}
-	if _, recovered := j.PendingRecovery(); recovered {
-		t.Error("a whole store claims to be recovered")
-	}
-}
-
-func TestResourcesDoNotShareKeys(t *testing.T) {
-	j := startJournal(t, Options{FS: vfs.NewMem()})
-	for _, scope := range []string{"a", "ab", "b"} {
-		j.mustAppend(event.Observation{Resource: resourceNamed(scope), Scope: scope, Known: []event.Known{{Key: "b/c"}}, Position: scope})
-	}
-	j.mustAppend(event.Observation{Resource: resourceNamed("only known"), Scope: "only known", Known: []event.Known{{Key: "x"}}})
-	if err := j.DropResource(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	names, err := j.Resources()
-	if want := []string{"ab", "b", "only known"}; err != nil || !reflect.DeepEqual(names, want) {
-		t.Fatalf("resources %v %v, want %v", names, err, want)
-	}
-	if known, s := j.loadStored("a"); s.Position != "" || len(known) != 0 {
-		t.Errorf("a dropped resource still has %+v %v", s, known)
-	}
-	if known, s := j.loadStored("ab"); s.Position != "ab" || len(known) != 1 {
-		t.Errorf("another resource has %+v %v", s, known)
-	}
-}
-
-func TestASecondExporterIsKeptOut(t *testing.T) {
-	dir := t.TempDir()
-	j := startJournal(t, Options{Dir: dir})
-	_, err := Open(Options{Dir: dir, Logger: discardLogger})
-	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), dir) {
-		t.Fatalf("second open: %v, want ErrLocked naming %s", err, dir)
-	}
-	j.stopAndClose()
-	startJournal(t, Options{Dir: dir})
-}
 
 func TestAtTheBoundAppendWaitsUntilASinkHasCaughtUp(t *testing.T) {
 	j := startJournal(t, Options{FS: vfs.NewMem(), Declaration: Declaration{Sinks: []string{"main"}}, MaxBytes: 64 << 10, PendingBytes: 8 << 10, TailBytes: 1})
