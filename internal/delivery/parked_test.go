@@ -619,17 +619,8 @@ func TestOversizedChangesBecomeDeadLettersHoweverManyInARow(t *testing.T) {
 				r.Change.After = make([]byte, 1000)
 			}
 		}
-		limit := 900
-		publish := func(_ context.Context, _ sinks.Lane, batch []sinks.Message) (int, error) {
-			for i, m := range batch {
-				if m.Change.Size() > limit {
-					return i, &sinks.RejectedError{Reason: "max_msg_size", TooLarge: true}
-				}
-			}
-			return len(batch), nil
-		}
 		var s storedProgress
-		p := startPipeline(t, sinkFuncs{publish: publish}, journalOf(records, &s), event.Cursor{}, Config{})
+		p := startPipeline(t, acceptUpTo(900, &laneRecorder{}), journalOf(records, &s), event.Cursor{}, Config{})
 		p.drainUpTo(t, 100)
 		if _, dead := s.currentProgress(); len(dead) != 90 {
 			t.Errorf("%d dead letters of 90", len(dead))

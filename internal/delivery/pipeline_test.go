@@ -187,16 +187,7 @@ func TestARejectedMessageBecomesADeadLetterAndItsLaneGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to laneRecorder
 		var s storedProgress
-		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-			for i, m := range batch {
-				if m.Offset == 3 {
-					to.recordBatch(lane, batch[:i])
-					return i, &sinks.RejectedError{Reason: "exceeds 1 MB"}
-				}
-			}
-			to.recordBatch(lane, batch)
-			return len(batch), nil
-		}}
+		sink := acceptUnless(&to, sinks.RejectedError{Reason: "exceeds 1 MB"}, isAt(3))
 		journal := journalOf(changesIn("a", "a", "a", "a", "a"), &s)
 		begin := time.Now()
 		p := startPipeline(t, sink, journal, event.Cursor{}, Config{})
@@ -218,16 +209,7 @@ func TestADeadLetterIsPublishedBeforeItsLaneGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var to laneRecorder
 		var s storedProgress
-		sink := sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-			for i, m := range batch {
-				if m.Offset == 2 || m.Offset == 5 {
-					to.recordBatch(lane, batch[:i])
-					return i, &sinks.RejectedError{Reason: "never"}
-				}
-			}
-			to.recordBatch(lane, batch)
-			return len(batch), nil
-		}}
+		sink := acceptUnless(&to, sinks.RejectedError{Reason: "never"}, isAt(2, 5))
 		records := changesIn("a", "a", "b", "a", "a", "a")
 		records[2].Change.Withheld = "not shown"
 		var mu sync.Mutex
@@ -264,18 +246,26 @@ func TestADeadLetterIsPublishedBeforeItsLaneGoesOn(t *testing.T) {
 	})
 }
 
-// acceptUpTo accepts changes with an After of at most limit bytes.
-func acceptUpTo(limit int, to *laneRecorder) sinkFuncs {
+// acceptUnless returns a sink that rejects the messages of which bad returns true.
+func acceptUnless(to *laneRecorder, why sinks.RejectedError, bad func(sinks.Message) bool) sinkFuncs {
 	return sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-		for i, m := range batch {
-			if len(m.Change.After) > limit {
-				to.recordBatch(lane, batch[:i])
-				return i, &sinks.RejectedError{Reason: "too large", TooLarge: true}
-			}
+		if i := slices.IndexFunc(batch, bad); i >= 0 {
+			to.recordBatch(lane, batch[:i])
+			return i, &why
 		}
 		to.recordBatch(lane, batch)
 		return len(batch), nil
 	}}
+}
+
+func isAt(offsets ...uint64) func(sinks.Message) bool {
+	return func(m sinks.Message) bool { return slices.Contains(offsets, m.Offset) }
+}
+
+// acceptUpTo accepts changes with an After of at most limit bytes.
+func acceptUpTo(limit int, to *laneRecorder) sinkFuncs {
+	return acceptUnless(to, sinks.RejectedError{Reason: "too large", TooLarge: true},
+		func(m sinks.Message) bool { return len(m.Change.After) > limit })
 }
 
 func TestAnOversizedChangeIsDeliveredTruncated(t *testing.T) {
@@ -471,12 +461,7 @@ func TestProgressThatCouldNotBeStoredIsStoredLater(t *testing.T) {
 	})
 }
 
-func acceptAll(to *laneRecorder) sinkFuncs {
-	return sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-		to.recordBatch(lane, batch)
-		return len(batch), nil
-	}}
-}
+func acceptAll(to *laneRecorder) sinkFuncs { return acceptUnless(to, sinks.RejectedError{}, isAt()) }
 
 func TestAContradictoryAnswerNeverCountsAsDelivery(t *testing.T) {
 	for name, c := range map[string]struct {
