@@ -121,9 +121,9 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// TestACertificateThatIsNotAcceptedIsNamedByEveryDestination does real handshakes, in both versions of the protocol where the
-// server has a choice: with 1.3 the refusal of a client's certificate comes after the handshake of the client. Each attempt has
-// the same result.
+// TestACertificateThatIsNotAcceptedIsNamedByEveryDestination does real handshakes, in both versions of the protocol where
+// a server has a choice: with 1.3 the refusal of a client's certificate comes after the handshake of the client. Each
+// attempt has the same result.
 func TestACertificateThatIsNotAcceptedIsNamedByEveryDestination(t *testing.T) {
 	authority, stranger := certificates.New(t), certificates.New(t)
 	now := time.Now()
