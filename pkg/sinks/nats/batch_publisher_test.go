@@ -72,10 +72,7 @@ func TestMarkersOfTheServerAreNoOtherWriter(t *testing.T) {
 		MaxAge: time.Second, Duplicates: time.Second, SubjectDeleteMarkerTTL: time.Hour})
 	s := openSink(t, testConfig(server.URL()), discardLog)
 	mustPublish(t, s, newPod("web", 1))
-	stream, err := js.Stream(t.Context(), "K8S")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := findStream(t, js, "K8S")
 	if err := waitUntil(func(ctx context.Context) bool {
 		m, err := stream.GetLastMsgForSubject(ctx, "k8s.c.core.pods.shop.web")
 		return err == nil && m.Header.Get(jetstream.MarkerReasonHeader) != ""
@@ -95,18 +92,9 @@ func TestAPurgedStreamGoesOn(t *testing.T) {
 		createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, AllowBatchPublish: batches})
 		s := openSink(t, testConfig(server.URL()), discardLog)
 		mustPublish(t, s, newPod("web", 1), newPod("web", 2))
-		stream, err := js.Stream(t.Context(), "K8S")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := stream.Purge(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		purgeStream(t, js, "K8S")
 		mustPublish(t, s, newPod("web", 3))
-		after := openSink(t, testConfig(server.URL()), discardLog)
-		if err := after.RestoreState(s.State(0), offsets.Load(), nil); err != nil {
-			t.Fatal(err)
-		}
+		after := restartSink(t, server.URL(), s.State(0), offsets.Load())
 		mustPublish(t, after, newPod("web", 4))
 		if got, want := storedVersions(t, js), "web/3 web/4"; got != want {
 			t.Errorf("the stream holds %s, want %s", got, want)
@@ -119,10 +107,16 @@ func TestAPurgedStreamGoesOn(t *testing.T) {
 func restartSink(t *testing.T, url string, state []byte, newest uint64) *Sink {
 	t.Helper()
 	s := openSink(t, testConfig(url), discardLog)
+	mustRestore(t, s, state, newest)
+	return s
+}
+
+// mustRestore restores a state, with a journal that stores whatever it is given.
+func mustRestore(t testing.TB, s *Sink, state []byte, newest uint64) {
+	t.Helper()
 	if err := s.RestoreState(state, newest, func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	return s
 }
 
 // While the server refuses a subject, changes go by ID in many lanes. The state stored then contains nothing about batches,

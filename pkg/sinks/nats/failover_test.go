@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -246,10 +245,7 @@ func TestABatchBehindManyMessagesOfOthersIsFenced(t *testing.T) {
 	resume := slow.holdAnswers()
 	defer resume()
 	end := func() uint64 {
-		s, err := js.Stream(t.Context(), "K8S")
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := findStream(t, js, "K8S")
 		return s.CachedInfo().State.LastSeq
 	}
 	for before := uint64(0); before != end(); before = end() { // it sends until too much of the batch is unanswered
@@ -312,9 +308,7 @@ func TestARecreatedFencedStreamIsRefilledByItsOwner(t *testing.T) {
 	mustPublish(t, older.sink, newPod("web", 1))
 	owner := startFencedPublisher(t, cfg, "two")
 	mustPublish(t, owner.sink, newPod("web", 2), newPod("web", 3))
-	if err := js.DeleteStream(t.Context(), "K8S"); err != nil {
-		t.Fatal(err)
-	}
+	deleteStream(t, js, "K8S")
 	var lost *sinks.LostError
 	for begun, err := time.Now(), error(nil); !errors.As(err, &lost); _, err = publishChanges(t, owner.sink, newPod("web", 4)) {
 		if time.Since(begun) > testTimeout {
@@ -323,9 +317,7 @@ func TestARecreatedFencedStreamIsRefilledByItsOwner(t *testing.T) {
 	}
 	_, err := publishChanges(t, older.sink, newPod("web", 4))
 	mustBeDeposedBy(t, err, "two")
-	if err := owner.sink.RestoreState(owner.sink.State(0), 4, nil); err != nil {
-		t.Fatal(err)
-	}
+	mustRestore(t, owner.sink, owner.sink.State(0), 4)
 	for lane, place := range owner.sink.LaneProgress() {
 		if place > 2 {
 			t.Errorf("the lane %s starts at %d", lane, place)
@@ -361,13 +353,7 @@ func TestAFencedStreamThatIsPurgedGoesOn(t *testing.T) {
 	cfg := testConfig(server.URL())
 	owner := startFencedPublisher(t, cfg, "one")
 	mustPublish(t, owner.sink, newPod("web", 1))
-	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "K8S")
-	if err == nil {
-		err = stream.Purge(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	purgeStream(t, connectClient(t, server.URL()), "K8S")
 	mustPublish(t, owner.sink, newPod("web", 2))
 	newer := startFencedPublisher(t, cfg, "two")
 	if newest := newer.newestInTail(1); newest != 2 {
@@ -427,10 +413,7 @@ func TestTheFenceIsARecordThatConsumersIgnore(t *testing.T) {
 	js := connectClient(t, server.URL())
 	createStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>", "kubecdc.fence.>"}, AllowBatchPublish: true})
 	startFencedPublisher(t, testConfig(server.URL()), "one")
-	s, err := js.Stream(t.Context(), "K8S")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := findStream(t, js, "K8S")
 	fence, err := s.GetLastMsgForSubject(t.Context(), "kubecdc.fence.K8S.>")
 	if err != nil {
 		t.Fatal(err)
@@ -454,10 +437,7 @@ func TestAnElectionIsRefusedWithAStreamThatTakesNoBatches(t *testing.T) {
 	s := openSink(t, testConfig(server.URL()), discardLog)
 	claim := sinks.Claim{Group: "group", Owner: "one", Elected: true}
 	lastSequence := func() uint64 {
-		found, err := js.Stream(t.Context(), "K8S")
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := findStream(t, js, "K8S")
 		return found.CachedInfo().State.LastSeq
 	}
 	allowBatches := func(allow bool) {
@@ -527,16 +507,11 @@ func TestAFenceIsNoOtherWriterForAnExporterWithoutState(t *testing.T) {
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
 	before := openSink(t, cfg, discardLog)
-	if err := before.RestoreState(nil, 0, func(context.Context) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	mustRestore(t, before, nil, 0)
 	mustPublish(t, before, newPod("web", 1))
 	state := before.State(0)
 	startFencedPublisher(t, cfg, "one")
-	s := openSink(t, cfg, discardLog)
-	if err := s.RestoreState(state, offsets.Load(), func(context.Context) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	s := restartSink(t, server.URL(), state, offsets.Load())
 	mustPublish(t, s, newPod("web", 2))
 	if all := warningsOf(s); len(all) != 0 {
 		t.Errorf("warnings: %q", all)

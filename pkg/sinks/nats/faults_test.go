@@ -123,16 +123,36 @@ func updateStream(t *testing.T, js jetstream.JetStream, cfg jetstream.StreamConf
 	}
 }
 
+func deleteStream(t testing.TB, js jetstream.JetStream, name string) {
+	t.Helper()
+	if err := js.DeleteStream(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func findStream(t testing.TB, js jetstream.JetStream, name string) jetstream.Stream {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+func purgeStream(t testing.TB, js jetstream.JetStream, name string) {
+	t.Helper()
+	if err := findStream(t, js, name).Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAMessageCarriesTheDocumentedHeaders(t *testing.T) {
 	server := startServer(t, "")
 	cfg := testConfig(server.URL())
 	cfg.Headers = true
 	s := openSink(t, cfg, discardLog)
 	mustPublish(t, s, newPod("web.eu", 7))
-	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "K8S")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := findStream(t, connectClient(t, server.URL()), "K8S")
 	m, err := stream.GetMsg(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
@@ -162,10 +182,7 @@ func TestTheStreamIsCreatedAsConfigured(t *testing.T) {
 	if _, err := s.Fence(t.Context(), sinks.Claim{Group: "group", Sink: "bus", Elected: true}, nil); err != nil {
 		t.Error(err)
 	}
-	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "K8S")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := findStream(t, connectClient(t, server.URL()), "K8S")
 	got := stream.CachedInfo().Config
 	if got.Discard != jetstream.DiscardNew || got.Storage != jetstream.FileStorage || got.Duplicates != 2*time.Minute ||
 		got.MaxAge != time.Hour || !got.AllowBatchPublish || got.MaxBytes != 1<<20 || got.Replicas != 1 ||
@@ -190,17 +207,13 @@ func TestAStreamDeletedMeanwhileIsCreatedAgain(t *testing.T) {
 	server := startServer(t, "")
 	s := openSink(t, testConfig(server.URL()), discardLog)
 	mustPublish(t, s, newPod("web", 1))
-	if err := connectClient(t, server.URL()).DeleteStream(t.Context(), "K8S"); err != nil {
-		t.Fatal(err)
-	}
+	deleteStream(t, connectClient(t, server.URL()), "K8S")
 	mustBeUnavailable(t, s, newPod("web", 2), `no stream takes the subject "k8s.`, `"K8S"`)
 	var lost *sinks.LostError
 	if n, err := publishChanges(t, s, newPod("web", 2)); n != 0 || !errors.As(err, &lost) || lost.From != 0 {
 		t.Fatalf("the stream is empty, and the result is %d, %v; want a LostError", n, err)
 	}
-	if err := s.RestoreState(nil, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	mustRestore(t, s, nil, 0)
 	mustPublish(t, s, newPod("web", 1), newPod("web", 2))
 }
 

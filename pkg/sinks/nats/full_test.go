@@ -53,9 +53,7 @@ func TestAFullServerHoldsTheSinkAndLosesNothing(t *testing.T) {
 			for range 3 {
 				mustBeUnavailable(t, s, newPod("web", next), test.reason)
 			}
-			if err := js.DeleteStream(t.Context(), "FILLER"); err != nil {
-				t.Fatal(err)
-			}
+			deleteStream(t, js, "FILLER")
 			limited.MaxMsgs, limited.MaxBytes = 0, 0
 			updateStream(t, js, limited)
 			mustPublish(t, s, newPod("web", next), newPod("web", next+1))

@@ -110,9 +110,7 @@ func (l *streamLives) create() {
 
 // recreate deletes the stream and creates another one, which is filled from the journal.
 func (l *streamLives) recreate(random *rand.Rand, meanwhile func()) lives.Effect {
-	if err := connectClient(l, l.server.URL()).DeleteStream(l.Context(), "K8S"); err != nil {
-		l.Fatal(err)
-	}
+	deleteStream(l, connectClient(l, l.server.URL()), "K8S")
 	if random.IntN(2) == 0 {
 		meanwhile()
 	}

@@ -58,10 +58,7 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 			whileStopped(t, server, func() { replaceDir(t, at, at+"-old") })
 
 			if test.restarted {
-				s = openSink(t, cfg, discardLog)
-				if err := s.RestoreState(state, 10, nil); err != nil {
-					t.Fatal(err)
-				}
+				s = restartSink(t, server.URL(), state, 10)
 			}
 			var lost *sinks.LostError
 			for err := error(nil); !errors.As(err, &lost); {
@@ -75,9 +72,7 @@ func TestAStreamThatWentBackIsFilledAgain(t *testing.T) {
 			if _, err := publishNumbered(t, s, 6, 6); !errors.As(err, &lost) {
 				t.Errorf("before RestoreState: %v", err)
 			}
-			if err := s.RestoreState(s.State(5), 10, nil); err != nil {
-				t.Fatal(err)
-			}
+			mustRestore(t, s, s.State(5), 10)
 			publishAllNumbered(t, s, 6, 12)
 			var held []string
 			for _, m := range readMessages(t, connectClient(t, server.URL()), "K8S") {

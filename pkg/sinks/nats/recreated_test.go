@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -58,9 +57,7 @@ func (f foreignStream) write(n int) {
 func (f foreignStream) recreate() {
 	f.Helper()
 	config := streamSettings(f.T, f.js, "K8S")
-	if err := f.js.DeleteStream(f.Context(), "K8S"); err != nil {
-		f.Fatal(err)
-	}
+	deleteStream(f, f.js, "K8S")
 	createStream(f.T, f.js, config)
 }
 
@@ -128,9 +125,7 @@ func testRecreated(t *testing.T, batches bool, way string, filled int, early boo
 	if gone := lost.Gone >= 5; lost.From != 0 || gone != (way == "failed over") {
 		t.Errorf("got %+v", lost)
 	}
-	if err := s.RestoreState(s.State(0), 6, nil); err != nil {
-		t.Fatal(err)
-	}
+	mustRestore(t, s, s.State(0), 6)
 	if way == "failed over" { // what was of the former stream is accepted
 		s = f.failOver(cfg, "three", s.LaneProgress())
 	}
@@ -159,9 +154,7 @@ func (f foreignStream) failOver(cfg Config, owner string, lanes map[sinks.Lane]s
 			f.Errorf("%s is gone", gone)
 		}
 	}
-	if err := s.RestoreState(nil, 0, func(context.Context) error { return nil }); err != nil {
-		f.Fatal(err)
-	}
+	mustRestore(f, s, nil, 0)
 	return s
 }
 
@@ -193,13 +186,7 @@ func TestAStreamIsTheSameAfterWhatKeepsIt(t *testing.T) {
 			updateStream(f.T, f.js, config)
 		},
 		"purged": func(f foreignStream, _ func(), _ *Sink) {
-			stream, err := f.js.Stream(f.Context(), "K8S")
-			if err == nil {
-				err = stream.Purge(f.Context())
-			}
-			if err != nil {
-				f.Fatal(err)
-			}
+			purgeStream(f, f.js, "K8S")
 			f.write(20)
 		},
 		"another creation time": func(f foreignStream, _ func(), s *Sink) { // as a cluster gives it

@@ -259,10 +259,7 @@ func TestAWriteThatIsPromisedWholeIsOneMessage(t *testing.T) {
 	if err := store.Append(t.Context(), entries, false); err != nil {
 		t.Fatal(err)
 	}
-	stream, err := connectClient(t, server.URL()).Stream(t.Context(), "STATE")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := findStream(t, connectClient(t, server.URL()), "STATE")
 	if messages := stream.CachedInfo().State.Msgs; messages != 2 || len(entries) < 1000 {
 		t.Errorf("%d entries are in a stream of %d messages, one of them for the owner; want 2", len(entries), messages)
 	}
@@ -273,29 +270,12 @@ func TestALostStateIsRewritten(t *testing.T) {
 		name string
 		lose func(t *testing.T, js jetstream.JetStream)
 	}{
-		{"purged", func(t *testing.T, js jetstream.JetStream) {
-			stream, err := js.Stream(t.Context(), "STATE")
-			if err == nil {
-				err = stream.Purge(t.Context())
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"deleted", func(t *testing.T, js jetstream.JetStream) {
-			if err := js.DeleteStream(t.Context(), "STATE"); err != nil {
-				t.Fatal(err)
-			}
-		}},
+		{"purged", func(t *testing.T, js jetstream.JetStream) { purgeStream(t, js, "STATE") }},
+		{"deleted", func(t *testing.T, js jetstream.JetStream) { deleteStream(t, js, "STATE") }},
 		{"recreated", func(t *testing.T, js jetstream.JetStream) {
-			stream, err := js.Stream(t.Context(), "STATE")
-			if err == nil {
-				err = js.DeleteStream(t.Context(), "STATE")
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			createStream(t, js, stream.CachedInfo().Config)
+			config := findStream(t, js, "STATE").CachedInfo().Config
+			deleteStream(t, js, "STATE")
+			createStream(t, js, config)
 		}},
 		{"its newest segments purged", func(t *testing.T, js jetstream.JetStream) { purgeSegments(t, js) }},
 	} {
@@ -441,9 +421,7 @@ func TestAStreamUnfitForAStateIsAnErrorWithARemedy(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("want %q in: %v", words, err)
 		}
-		if err := js.DeleteStream(t.Context(), "STATE"); err != nil {
-			t.Fatal(err)
-		}
+		deleteStream(t, js, "STATE")
 	}
 	fits.AllowDirect = false // is slower, and fits
 	createStream(t, js, fits)

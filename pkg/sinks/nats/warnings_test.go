@@ -85,19 +85,14 @@ func TestAStreamThatIsEditedToLoseIsReportedUntilItIsMended(t *testing.T) {
 			if n := strings.Count(lines.String(), "code=SinkMayLose"); n != 2 {
 				t.Errorf("logged %d times, want once for each time:\n%s", n, lines.String())
 			}
-			if err := js.DeleteStream(t.Context(), s.cfg.Stream); err != nil {
-				t.Fatal(err)
-			}
+			deleteStream(t, js, s.cfg.Stream)
 		})
 	}
 }
 
 func streamSettings(t *testing.T, js jetstream.JetStream, name string) jetstream.StreamConfig {
 	t.Helper()
-	found, err := js.Stream(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := findStream(t, js, name)
 	return found.CachedInfo().Config
 }
 
