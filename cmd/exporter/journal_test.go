@@ -3,14 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +23,7 @@ import (
 	"github.com/kubecdc/kubecdc/pkg/condition"
 	"github.com/kubecdc/kubecdc/pkg/event"
 	"github.com/kubecdc/kubecdc/pkg/format"
+	"github.com/kubecdc/kubecdc/test/journaltest"
 )
 
 // change makes the n-th change of the test journal: pods, and every third one a Deployment.
@@ -80,9 +79,7 @@ func observationOf(c *event.Change) event.Observation {
 func fillJournal(t *testing.T, dir string, fill func(ctx context.Context, j *journal.Journal, do func(error))) {
 	t.Helper()
 	j, err := journal.Open(journal.Options{Dir: dir, Declaration: journal.Declaration{Sinks: []string{"bus", "main"}}, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- j.Run(ctx) }()
@@ -100,43 +97,15 @@ func fillJournal(t *testing.T, dir string, fill func(ctx context.Context, j *jou
 	}
 }
 
-// footprint describes every file and directory below dir: mode, time of the last change, and content.
-func footprint(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	prints := map[string]string{}
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		prints[path] = fmt.Sprint(info.Mode(), info.ModTime().UnixNano())
-		if d.IsDir() {
-			return nil
-		}
-		b, err := os.ReadFile(path)
-		prints[path] += fmt.Sprintf(" %x", sha256.Sum256(b))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return prints
-}
-
 // read runs a command that must succeed and leave no trace in dir.
 func read(t *testing.T, dir string, args ...string) (stdout, stderr string) {
 	t.Helper()
-	before := footprint(t, dir)
-	code, stdout, stderr := try(t, args...)
-	if code != exit.OK {
-		t.Fatalf("%v: exit %d, stderr %q", args, code, stderr)
-	}
-	if after := footprint(t, dir); !maps.Equal(before, after) {
-		t.Errorf("%v changed the journal: %v\nwas %v", args, after, before)
-	}
+	journaltest.RequireUnchanged(t, dir, func() {
+		var code exit.Code
+		if code, stdout, stderr = try(t, args...); code != exit.OK {
+			t.Fatalf("%v: exit %d, stderr %q", args, code, stderr)
+		}
+	})
 	return stdout, stderr
 }
 
@@ -187,13 +156,9 @@ func TestJournalStatHasTheConditionsOfARunningExporter(t *testing.T) {
 	dir := t.TempDir()
 	writeJournal(t, dir)
 	j, err := journal.OpenOffline(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := j.Stat()
-	if err := errors.Join(err, j.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, j.Close()))
 	var codes []string
 	for _, c := range s.Conditions(s.RetainedBytes, s.Sinks[0].DeadBytes) {
 		if c.Remedy == "" || c.Effect == "" || c.Cause == "" {
@@ -216,9 +181,7 @@ func TestJournalStatAsJSON(t *testing.T) {
 	var got inspect.JournalReport
 	d := json.NewDecoder(strings.NewReader(stdout))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Decode(&got))
 	if got.Dir != dir || got.Oldest != 1 || got.Newest != 9 || got.Changes != 9 || got.RetainedBytes <= 0 || got.DiskBytes <= 0 || len(got.Resources) != 2 {
 		t.Errorf("%+v", got)
 	}
@@ -258,9 +221,7 @@ func TestJournalDumpSelects(t *testing.T) {
 		var offsets []string
 		for line := range strings.Lines(stdout) {
 			var r struct{ Offset uint64 }
-			if err := json.Unmarshal([]byte(line), &r); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(line), &r))
 			offsets = append(offsets, fmt.Sprint(r.Offset))
 		}
 		if got := strings.Join(offsets, " "); got != c.offsets || stderr != c.note {
@@ -312,19 +273,15 @@ func TestABrokenJournalIsReportedAndLeftAsItIs(t *testing.T) {
 		t.Fatal("no manifest to remove")
 	}
 	for _, path := range manifests {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(path))
 	}
 	for _, args := range []string{"journal stat", "journal dump", "deadletters list --sink bus", "deadletters show 2 --sink bus", "deadletters discard --all --sink bus"} {
-		before := footprint(t, filepath.Join(dir, "store"))
-		code, _, stderr := try(t, append(strings.Fields(args), "--dir", dir)...)
-		if code != exit.Runtime || !strings.Contains(stderr, "journal is broken: "+dir) {
-			t.Errorf("%s: exit %d, stderr %q; want exit 1 and the directory named", args, code, stderr)
-		}
-		if !maps.Equal(before, footprint(t, filepath.Join(dir, "store"))) {
-			t.Errorf("%s changed the store", args)
-		}
+		journaltest.RequireUnchanged(t, filepath.Join(dir, "store"), func() {
+			code, _, stderr := try(t, append(strings.Fields(args), "--dir", dir)...)
+			if code != exit.Runtime || !strings.Contains(stderr, "journal is broken: "+dir) {
+				t.Errorf("%s: exit %d, stderr %q; want exit 1 and the directory named", args, code, stderr)
+			}
+		})
 	}
 }
 
@@ -342,9 +299,7 @@ func TestWhileAnExporterRunsItsJournalIsNotRead(t *testing.T) {
 	cmd.Stderr = os.Stderr
 	in, inErr := cmd.StdinPipe()
 	out, outErr := cmd.StdoutPipe()
-	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(inErr, outErr, cmd.Start()))
 	defer func() {
 		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
 			t.Error(err)

@@ -1,2 +1,2 @@
-// Package journaltest makes changes for the tests of the journal.
+// Package journaltest makes changes for the tests of the journal, and sees whether files are left as they are.
 package journaltest
