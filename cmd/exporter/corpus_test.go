@@ -31,9 +31,7 @@ var position = regexp.MustCompile(`(?m)^[^\s:]+\.yaml:[1-9]\d*: `)
 func TestWrongFilesAreRefusedAndLeaveNothingBehind(t *testing.T) {
 	dir := corpus(t)
 	files, err := filepath.Glob(filepath.Join(dir, "bad", "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Chdir(filepath.Join(dir, "bad"))
 	all := bases(t, dir)
 	for seed := uint64(0); len(files) < wrongFiles; seed++ {
@@ -67,9 +65,7 @@ func TestGoodFilesAreAccepted(t *testing.T) {
 	dir := corpus(t)
 	t.Chdir(filepath.Join(dir, "good"))
 	files, err := filepath.Glob("*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := bases(t, dir)
 	for seed := uint64(0); len(files) < goodFiles; seed++ {
 		file := fmt.Sprintf("variant-%03d.yaml", seed)
@@ -90,9 +86,7 @@ func corpus(t *testing.T) string {
 	t.Setenv("KUBECONFIG", "none") // not that of the user that runs the test
 	t.Setenv("KUBECDC_NATS_URL", "nats://127.0.0.1:4222")
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("../../internal/config/testdata")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(dir, os.DirFS("../../internal/config/testdata")))
 	examples, err := filepath.Glob("../../configs/*.yaml")
 	if err != nil || len(examples) == 0 {
 		t.Fatalf("%d examples (%v)", len(examples), err)
@@ -111,25 +105,19 @@ func tree(t *testing.T, dir string) []string {
 		all = append(all, path)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all
 }
 
 func writeFile(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 func textOf(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 

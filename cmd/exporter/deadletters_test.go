@@ -39,9 +39,7 @@ func TestADeadLetterIsShownWithItsWholeChange(t *testing.T) {
 		Reason string
 		Change json.RawMessage
 	}
-	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(stdout), &got))
 	if got.Offset != 3 || got.Time != "2026-01-02T04:00:01Z" || got.Reason != "refused:\n\"no\"" || string(got.Change) != string(format.AppendJSON(nil, change(3))) {
 		t.Errorf("%s", stdout)
 	}
@@ -67,9 +65,7 @@ func TestDiscardedDeadLettersAreGoneAndNothingElseIs(t *testing.T) {
 		var left []string
 		for line := range strings.Lines(list) {
 			var d struct{ Name string }
-			if err := json.Unmarshal([]byte(line), &d); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(line), &d))
 			left = append(left, strings.TrimPrefix(d.Name, "web-"))
 		}
 		if got := strings.Join(left, " "); got != step.left {

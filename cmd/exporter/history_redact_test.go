@@ -121,8 +121,7 @@ func TestEditedRulesAreAppliedToAHistory(t *testing.T) {
 }
 
 func TestRedactNeedsAHistory(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "exporter.yaml")
-	must(t, os.WriteFile(file, []byte("resources: [{select: [configmaps]}]\nsinks: [{name: a, stdout: {}}]\n"), 0o600))
+	file := write(t, "exporter.yaml", "resources: [{select: [configmaps]}]\nsinks: [{name: a, stdout: {}}]\n")
 	for _, args := range [][]string{{"--config", file}, {}} {
 		if code, _, stderr := try(t, append([]string{"history", "redact"}, args...)...); code != exit.Usage {
 			t.Errorf("%v: %d %s", args, code, stderr)

@@ -22,9 +22,7 @@ func writeHistory(t *testing.T) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "history")
 	w, err := history.OpenWriter(history.Folder(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.Close() //nolint:errcheck // the test reads what was committed
 	deploy := history.Facts{Cluster: "c", Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
 	pods := history.Facts{Cluster: "c", Version: "v1", Resource: "pods", Kind: "Pod"}
@@ -74,9 +72,7 @@ func writeHistory(t *testing.T) (dir string) {
 	if err == nil {
 		err = b.Commit()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dir
 }
 
@@ -207,9 +203,7 @@ func TestHistoryNamesWhatIsWrongWithAQuestion(t *testing.T) {
 func TestRunForAHistoryNeedsNoFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "history")
 	cfg, err := config.ForHistory(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(cfg.Sinks) != 1 || cfg.Sinks[0].History.Dir != dir || cfg.Journal.Dir != dir+".journal" || cfg.File != "" || len(cfg.Warnings) > 0 {
 		t.Errorf("%+v, %v", cfg.Sinks, cfg.Warnings)
 	}

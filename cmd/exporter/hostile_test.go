@@ -21,9 +21,7 @@ func TestAHistoryOfHostileRecordsKnowsEveryMoment(t *testing.T) {
 	require.Long(t)
 	require.Integration(t)
 	python, err := build.ClickHouse(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for seed := range uint64(1) {
 		dir, stream, c := t.TempDir(), hostile.Make(seed), &scripted{}
 		seen := make(map[string]bool)

@@ -26,9 +26,7 @@ func try(t *testing.T, args ...string) (code exit.Code, stdout, stderr string) {
 func write(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, content)
 	return path
 }
 
@@ -106,9 +104,7 @@ func TestGoodConfigurationValidates(t *testing.T) {
 
 func TestBusyAdminAddressIsTheEnvironmentsFault(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	taken := l.Addr().String()
 	kubeconfig := kubeconfigOf(t, "http://127.0.0.1:1")

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -91,19 +90,13 @@ type span struct{ since, until time.Time }
 func TestTheQuestionsHaveTheirAnswers(t *testing.T) {
 	require.Integration(t)
 	python, err := build.ClickHouse(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	c, at := playScript(t, filepath.Join(dir, "history"))
-	page, err := os.ReadFile("../../docs/questions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?s)```(?:sql|sh) tested by TestTheQuestionsHaveTheirAnswers\n(.*?)```").FindAllSubmatch(page, -1)
+	blocks := regexp.MustCompile("(?s)```(?:sql|sh) tested by TestTheQuestionsHaveTheirAnswers\n(.*?)```").FindAllStringSubmatch(textOf(t, "../../docs/questions.md"), -1)
 	var text strings.Builder
 	for _, block := range blocks[1:] {
-		text.WriteString(strings.ReplaceAll(string(block[1]), "2026-11-28 12:00:00", clock(at)))
+		text.WriteString(strings.ReplaceAll(block[1], "2026-11-28 12:00:00", clock(at)))
 	}
 	queries := strings.SplitAfter(strings.TrimSuffix(text.String(), "\n"), ";\n")
 	if len(queries) != questions {
@@ -139,15 +132,13 @@ func TestTheQuestionsHaveTheirAnswers(t *testing.T) {
 			compareAnswers(t, fmt.Sprint(dialect, ", question ", question), got, want)
 		}
 	}
-	compareCommands(t, c, string(blocks[0][1]), filepath.Join(dir, "history"), at)
+	compareCommands(t, c, blocks[0][1], filepath.Join(dir, "history"), at)
 }
 
 func mustAbs(t *testing.T, path string) string {
 	t.Helper()
 	path, err := filepath.Abs(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 
@@ -223,22 +214,16 @@ func playScript(t *testing.T, dir string) (c *scripted, at time.Time) {
 func (c *scripted) store(t *testing.T, dir string) {
 	t.Helper()
 	s, err := historysink.New(historysink.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for part := range slices.Chunk(c.batch, 100) {
 		if n, err := s.Publish(t.Context(), "rows", part); n != len(part) || err != nil {
 			t.Fatalf("%d of %d, %v", n, len(part), err)
 		}
 	}
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(t.Context()))
 	c.batch = nil
 	w, err := history.OpenWriter(history.Folder(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.Close() //nolint:errcheck // the test reads what was committed
 	for more := true; more; {
 		if more, err = w.Compact(true); err != nil {

@@ -23,15 +23,9 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
+	if want := textOf(t, path); got != want {
 		t.Errorf("%s: got\n%s\nwant\n%s", path, got, want)
 	}
 }
@@ -73,20 +67,12 @@ func TestTheRightsReplaceThoseOfTheBase(t *testing.T) {
 	printed := map[string]object{}
 	for document := range strings.SplitSeq(stdout, "---\n") {
 		var o object
-		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal([]byte(document), &o))
 		printed[o.Kind] = o
 	}
 	for kind, file := range map[string]string{"ClusterRole": "clusterrole.yaml", "ClusterRoleBinding": "clusterrolebinding.yaml"} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "kustomize", "base", file))
-		if err != nil {
-			t.Fatal(err)
-		}
 		var applied object
-		if err := yaml.Unmarshal(text, &applied); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal([]byte(textOf(t, filepath.Join("..", "..", "deploy", "kustomize", "base", file))), &applied))
 		if got := printed[kind]; !reflect.DeepEqual(got, applied) {
 			t.Errorf("printed %+v, the base has %+v", got, applied)
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,15 +11,9 @@ import (
 // TestTheConfigurationsForNewcomersDeliver loads every YAML block of the README and every configuration of a recipe. A
 // newcomer's broker has no topics and no streams, so they have to be made.
 func TestTheConfigurationsForNewcomersDeliver(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := strings.Split(string(readme), "```yaml\n")[1:]
+	blocks := strings.Split(textOf(t, filepath.Join("..", "..", "README.md")), "```yaml\n")[1:]
 	recipes, err := filepath.Glob(filepath.Join("..", "..", "configs", "recipes", "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(blocks) == 0 || len(recipes) == 0 {
 		t.Fatalf("%d configurations in the README, and %d of recipes", len(blocks), len(recipes))
 	}
@@ -37,9 +30,7 @@ func TestTheConfigurationsForNewcomersDeliver(t *testing.T) {
 func makesItsDestinations(t *testing.T, path string) {
 	t.Helper()
 	cfg, err := config.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range cfg.Sinks {
 		if s.Kafka != nil && !s.Kafka.CreateTopics.Enabled || s.NATS != nil && !s.NATS.Create.Enabled {
 			t.Errorf("%s: sink %s waits for somebody to make its topics or stream", path, s.Name)

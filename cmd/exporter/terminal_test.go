@@ -20,9 +20,7 @@ const steering = "\x1b]0;x\x07\u009b2J\u202e\u2066\u200b\u2028\U000e0001"
 // TestNoCommandSteersTheTerminal with text of objects, of destinations, of servers and of its own arguments.
 func TestNoCommandSteersTheTerminal(t *testing.T) {
 	body, err := json.Marshal(map[string]string{"text": steering, steering: "name"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := change(1)
 	c.Name, c.After, c.Actor = "x"+steering, body, &event.Actor{Manager: steering}
 	dir := t.TempDir()
@@ -61,9 +59,7 @@ func TestNoCommandSteersTheTerminal(t *testing.T) {
 // TestEscapedOutputIsTheSameJSON for the programs that read it.
 func TestEscapedOutputIsTheSameJSON(t *testing.T) {
 	body, err := json.Marshal(steering)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := change(1)
 	c.After = []byte(`{"text":` + string(body) + `}`)
 	dir := t.TempDir()
@@ -84,18 +80,12 @@ func TestEscapedOutputIsTheSameJSON(t *testing.T) {
 func runSocket(t *testing.T, result string) (dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s") // a path of a socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path, err := signals.SocketPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"signals": []signals.Signal{{ID: "1", Kind: "pause", Sink: "bus", State: "failed", Result: result}}})
 	})}

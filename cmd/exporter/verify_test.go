@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,8 +9,7 @@ import (
 
 // TestVerifyNamesWhyASinkIsRefused with the remedy, before any server is asked.
 func TestVerifyNamesWhyASinkIsRefused(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, []byte(`
+	file := write(t, "config.yaml", `
 cluster: {name: c}
 resources: [{select: [pods]}]
 sinks:
@@ -23,9 +20,7 @@ sinks:
   - {name: hook, format: cloudevents, webhook: {url: "https://127.0.0.1:1/"}}
   - {name: bucket, nats: {url: "nats://127.0.0.1:1", mode: kv, bucket: b, subject: "{cluster}.{group}.{resource}.{namespace}.{name}"}}
 journal: {dir: `+t.TempDir()+`}
-`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+`)
 	for _, test := range []struct {
 		args []string
 		code exit.Code

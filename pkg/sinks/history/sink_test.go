@@ -24,9 +24,7 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 func newSink(t testing.TB, cfg Config) *Sink {
 	t.Helper()
 	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.every, s.tends = time.Millisecond, 50*time.Millisecond
 	return s
 }
@@ -43,14 +41,10 @@ func readStore(t testing.TB, in history.Store) (all []history.Row) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	for row, err := range s.Rows(t.Context(), history.Query{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(all, *row)
 	}
 	slices.SortFunc(all, func(a, b history.Row) int { return int(a.Sequence - b.Sequence) })
@@ -124,9 +118,7 @@ func mustPublish(t *testing.T, s *Sink, batch []sinks.Message) {
 
 func mustClose(t *testing.T, s *Sink) {
 	t.Helper()
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(t.Context()))
 }
 
 // TestARowHasWhatIsKnownOfAChange: the names of the columns are those of the contract, see docs/history.md.
@@ -172,18 +164,14 @@ func TestARowHasWhatIsKnownOfAChange(t *testing.T) {
 func TestADiskThatCannotBeWrittenToIsSaid(t *testing.T) {
 	place := t.TempDir()
 	dir := filepath.Join(place, "history")
-	if err := os.WriteFile(dir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(dir, nil, 0o600))
 	s := newSink(t, Config{Dir: dir})
 	n, err := s.Publish(t.Context(), onlyLane, newMessages(1, 1))
 	var unavailable *sinks.UnavailableError
 	if n != 0 || !errors.As(err, &unavailable) || unavailable.Code != condition.SinkMisconfigured || !strings.Contains(err.Error(), dir) {
 		t.Errorf("a file in its place: %d, %v", n, err)
 	}
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(dir))
 	mustPublish(t, s, newMessages(1, 2))
 	other := newSink(t, Config{Dir: dir})
 	if _, err := other.Publish(t.Context(), onlyLane, newMessages(1, 1)); !errors.As(err, &unavailable) || !strings.Contains(unavailable.Remedy, "of its own") {
@@ -198,9 +186,7 @@ func TestADiskThatCannotBeWrittenToIsSaid(t *testing.T) {
 func countUnmerged(t *testing.T, dir string) (n int) {
 	t.Helper()
 	m, err := history.ReadManifest(history.Folder(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range m.Files {
 		if f.Level == 0 {
 			n++

@@ -23,9 +23,7 @@ func restarted(t *testing.T, cfg Config, closed *Sink) *Sink {
 
 func mustRestore(t *testing.T, s *Sink, state []byte) {
 	t.Helper()
-	if err := s.RestoreState(state, 9, func(context.Context) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.RestoreState(state, 9, func(context.Context) error { return nil }))
 }
 
 // TestAHistoryThatLostWhatWasAcknowledgedIsNamed before anything is written, by an idle exporter too, until the caller knows
