@@ -46,11 +46,10 @@ func TestRejectionsAreBelievedForAsMuchAsWasAccepted(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		p := &playedAnswers{policy: newRejectionPolicy(10 * time.Minute), now: time.Unix(1e9, 0)}
 		for range 2000 {
-			switch random.IntN(20) {
-			case 0:
-				p.wait(time.Duration(random.IntN(200)) * []time.Duration{time.Second, time.Minute}[random.IntN(2)])
-			case 1:
-				if p.believed > 0 {
+			switch n := random.IntN(20); n {
+			case 0, 1:
+				p.wait(time.Duration(random.IntN(200)) * []time.Duration{time.Second, time.Minute}[n])
+				if p.believed > 0 && random.IntN(2) == 0 {
 					p.restart()
 				}
 			case 2:
