@@ -28,19 +28,13 @@ func fillWithLetters(t *testing.T, dir string) {
 		if name == "withheld" {
 			c.After, c.Withheld = nil, "spec.token"
 		}
-		o := event.Observation{
+		mustAppend(t, j, event.Observation{
 			Resource: resource, Scope: "pods", Changes: []*event.Change{c},
 			Known: []event.Known{{Key: "shop/" + name, UID: c.UID, ResourceVersion: c.ResourceVersion}},
-		}
-		if err := j.Append(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		})
 		if i < 4 {
 			letters = append(letters, event.DeadLetter{Offset: uint64(i + 1), Reason: "no", Change: c})
 		}
-	}
-	if err := j.Flush(t.Context()); err != nil {
-		t.Fatal(err)
 	}
 	for sink, of := range map[string][]event.DeadLetter{"a": letters, "b": letters[:1]} {
 		if err := j.Settle(t.Context(), sink, event.Cursor{Low: 5, High: 5}, of); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -48,8 +47,10 @@ func TestNoConfiguredSecretIsShown(t *testing.T) {
 	go func() { done <- Run(ctx, cfg, "dev", lines) }()
 	admin := awaitLine(t, lines, regexp.MustCompile(`admin=(\S+)`))
 	shown := map[string]string{}
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	waitForText(t, "http://"+admin+"/readyz", "all webhooks", regexp.MustCompile("(?s)(the webhook answers 403.*){5}"))
 	for _, path := range []string{"/readyz", "/readyz?verbose", "/", "/metrics"} {
-		shown[path] = waitForPage(t, "http://"+admin+path, "the webhook answers 403", 5)
+		shown[path] = waitForText(t, "http://"+admin+path, path, regexp.MustCompile("."))
 	}
 	stop()
 	if err := <-done; err != nil {
@@ -120,13 +121,10 @@ func fillJournal(t *testing.T, cfg *config.Config, dir string) {
 	j, stop := runJournal(t, filepath.Join(dir, "data"), names...)
 	defer stop()
 	pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
-	err := j.Append(t.Context(), event.Observation{Resource: pods, Scope: "pods", Position: "5", Changes: []*event.Change{{
+	mustAppend(t, j, event.Observation{Resource: pods, Scope: "pods", Position: "5", Changes: []*event.Change{{
 		Type: event.Added, Delta: event.DeltaAdded, Cluster: "c", Resource: pods, Namespace: "ns", Name: "web", UID: "u", ResourceVersion: "5",
 		ObservedAt: time.Unix(1767323045, 0).UTC(), After: []byte(`{"kind":"Pod"}`),
 	}}})
-	if err := errors.Join(err, j.Flush(t.Context())); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // awaitLine waits for a line and returns its first submatch.
@@ -143,31 +141,6 @@ func awaitLine(t *testing.T, lines *logs.Buffer, what *regexp.Regexp) string {
 			t.Fatalf("%v is not in the log:\n%s", what, text)
 		}
 	}
-}
-
-// waitForPage polls /readyz until it has a reason so many times, and returns a page.
-func waitForPage(t *testing.T, url, reason string, times int) string {
-	t.Helper()
-	get := func(url string) string {
-		resp, err := http.Get(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }() // only read
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	ready := url[:strings.LastIndex(url, "/")] + "/readyz"
-	for strings.Count(get(ready), reason) < times {
-		if err := t.Context().Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	http.DefaultClient.CloseIdleConnections()
-	return get(url)
 }
 
 // readFiles reads every file of a directory, and checks that only the owner has access.

@@ -29,12 +29,7 @@ func openOrphanRemover(t *testing.T) *orphanRemover {
 		Type: event.SnapshotEnd, Cluster: "c", Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
 		Snapshot: &event.SnapshotInfo{ID: "1", Position: "100"},
 	}
-	if err := j.Append(t.Context(), event.Observation{Resource: end.Resource, Scope: "pods", Changes: []*event.Change{end}, Position: "100"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustAppend(t, j, event.Observation{Resource: end.Resource, Scope: "pods", Changes: []*event.Change{end}, Position: "100"})
 	return &orphanRemover{
 		sink:    config.Sink{Name: "a", Kafka: &kafka.Config{Brokers: []string{"127.0.0.1:1"}, Topic: "{cluster}.{resource}", Repair: true}},
 		journal: j, log: slog.New(slog.DiscardHandler), failing: condition.New(slog.New(slog.DiscardHandler), "sink/a", condition.Problem{}),

@@ -65,9 +65,7 @@ func appendPods(t *testing.T, j *journal.Journal, first, n int) {
 	t.Helper()
 	for i := range n {
 		c := journaltest.SmallChange(first + i)
-		if err := j.Append(t.Context(), event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: "1"}); err != nil {
-			t.Fatal(err)
-		}
+		mustAppend(t, j, event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}, Position: "1"})
 	}
 	settleAll(t, j)
 }

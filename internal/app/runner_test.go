@@ -98,12 +98,7 @@ func testLoss(t *testing.T, lost sinks.LostError, want []uint64, missing uint64)
 	r.pipeline = r.newPipeline(event.Cursor{})
 	for n := range 10 {
 		c := &event.Change{Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "pods"}, Name: "web", UID: "u", ResourceVersion: fmt.Sprint(n)}
-		if err := j.Append(t.Context(), event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := j.Flush(t.Context()); err != nil {
-		t.Fatal(err)
+		mustAppend(t, j, event.Observation{Resource: c.Resource, Scope: "pods", Changes: []*event.Change{c}})
 	}
 	r.deliveryTask = startTask("sink a", r.runPipelines, failed)
 	r.drainUpTo(10) // begun before or after the loss, it ends the pipeline that takes over

@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"reflect"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/kubecdc/kubecdc/internal/journal"
 	"github.com/kubecdc/kubecdc/internal/signals"
 	"github.com/kubecdc/kubecdc/pkg/condition"
+	"github.com/kubecdc/kubecdc/pkg/event"
 )
 
 // runJournal runs a journal of a directory, for the sinks a and b unless others are named, until the returned function is
@@ -38,6 +40,14 @@ func runJournal(t *testing.T, dir string, sinks ...string) (*journal.Journal, fu
 		if err := j.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// mustAppend appends an observation, which is durable then.
+func mustAppend(t *testing.T, j *journal.Journal, o event.Observation) {
+	t.Helper()
+	if err := errors.Join(j.Append(t.Context(), o), j.Flush(t.Context())); err != nil {
+		t.Fatal(err)
 	}
 }
 

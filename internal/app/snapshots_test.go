@@ -102,12 +102,7 @@ func endSnapshot(t *testing.T, j *journal.Journal, resource, id string, count in
 		Type: event.SnapshotEnd, Resource: end.Resource, OnlySink: "a", ResourceVersion: "1",
 		Snapshot: &event.SnapshotInfo{ID: id + ".x", Position: "1", Count: count},
 	}}
-	if err := j.Append(t.Context(), end); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustAppend(t, j, end)
 }
 
 // TestASnapshotEndsOnceItsSinkHasEveryEnd, over restarts, and its requests go then.
