@@ -3,7 +3,6 @@ package deltas
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -63,18 +62,6 @@ func checkDrained(t *testing.T, tr *Tracker) {
 	}
 }
 
-func TestABatchBecomesOneObservationWithItsPosition(t *testing.T) {
-	tr := newTracker(newPod("a", "1"))
-	o := mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("b", "2"), newPod("c", "3")), "4"))
-	if o.Scope != "s" || o.Resource != podScope.Resource || o.Position != "4" || len(o.Changes) != 2 || len(o.Known) != 2 {
-		t.Errorf("observed %+v", o)
-	}
-	if o := mustObserve(t)(tr.ObserveEvents(nil, "5")); o.Position != "5" || len(o.Changes)+len(o.Known)+len(o.RemovedKeys) > 0 {
-		t.Errorf("a bookmark produced %+v", o)
-	}
-	checkDrained(t, tr)
-}
-
 // TestTrackerNeverBlocks: Pop of an empty DeltaFIFO blocks, but a tracker must not, because its goroutine has other work.
 func TestTrackerNeverBlocks(t *testing.T) {
 	for name, batch := range map[string][]Event{
@@ -107,28 +94,6 @@ func TestTrackerNeverBlocks(t *testing.T) {
 	}
 }
 
-func TestListOfKnownVersionsEmitsNothing(t *testing.T) {
-	same, changed, gone := newPod("same", "1"), newPod("changed", "2"), newPod("gone", "3")
-	tr := newTracker(same, changed, gone)
-	tr.StartList(List{})
-	o := mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("same", "1"), newPod("changed", "4"), newPod("new", "5")), ""))
-	if got, want := changeNames(o.Changes), []string{"updated changed", "added new"}; !slices.Equal(got, want) {
-		t.Errorf("the list emitted %q, want %q", got, want)
-	}
-	o, more, err := tr.ObserveMissing()
-	if got, want := changeNames(o.Changes), []string{"deleted gone"}; !slices.Equal(got, want) || more || err != nil {
-		t.Errorf("missing are %q, want %q; more %v, error %v", got, want, more, err)
-	}
-}
-
-func changeNames(changes []*event.Change) []string {
-	var out []string
-	for _, c := range changes {
-		out = append(out, string(c.Type)+" "+c.Name)
-	}
-	return out
-}
-
 func TestMissingObjectsAreSplitIntoObservations(t *testing.T) {
 	const objects = 2*maxTombstones + 1
 	var known []*Object
@@ -153,18 +118,6 @@ func TestMissingObjectsAreSplitIntoObservations(t *testing.T) {
 	}
 	if len(emitted) != objects || tr.KnownCount() != 0 {
 		t.Errorf("%d of %d are deleted, %d known", len(emitted), objects, tr.KnownCount())
-	}
-}
-
-func TestFinishListReturnsToWatching(t *testing.T) {
-	tr := newTracker()
-	tr.StartList(List{Snapshot: &event.SnapshotInfo{ID: "S"}, Pass: "P"})
-	mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("a", "1")), ""))
-	tr.FinishList("2")
-	mustObserve(t)(tr.ObserveSynced(newPod("a", "1"), "P2", ""))
-	c := mustObserve(t)(tr.ObserveEvents(addedEvents(newPod("b", "3")), "3")).Changes[0]
-	if c.Snapshot != nil || c.Pass != "" || c.Coalesced || c.Delta != event.DeltaAdded {
-		t.Errorf("events after a list: %+v", c)
 	}
 }
 
