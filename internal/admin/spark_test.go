@@ -66,24 +66,6 @@ func TestASparklineKeepsItsScale(t *testing.T) {
 	}
 }
 
-// TestRatesTakeAFixedAmountOfMemory however long the process runs.
-func TestRatesTakeAFixedAmountOfMemory(t *testing.T) {
-	at, s := time.Now(), sample()
-	var f *frame
-	for n := range 10 * samplesKept {
-		f = f.nextFrame(s, at.Add(time.Duration(n)*sampleEvery))
-	}
-	for name, of := range f.stages {
-		if len(of.Points) != samplesKept || cap(of.Points) > 2*samplesKept {
-			t.Errorf("%s: %d rates in space for %d, want %d", name, len(of.Points), cap(of.Points), samplesKept)
-		}
-	}
-	s.Sinks = nil
-	if next := f.nextFrame(s, at.Add(time.Hour)); len(next.stages[countSink+"main"].Points) > 0 {
-		t.Error("the rates of a removed sink are kept")
-	}
-}
-
 var (
 	titleOf = regexp.MustCompile(`<title>(.*)</title>`)
 	iconOf  = regexp.MustCompile(`<link rel="icon" id="icon" href="data:image/svg&#43;xml,([^"]*)" data-lost="[^"]+">`)

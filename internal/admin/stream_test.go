@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,24 +200,27 @@ func TestARemovedViewEndsItsStream(t *testing.T) {
 	}
 }
 
+// TestRatesComeFromHowCountersGrow, and take a fixed amount of memory, however long the process runs.
 func TestRatesComeFromHowCountersGrow(t *testing.T) {
 	at := time.Now()
 	var f *frame
-	for n := range samplesKept + 10 {
+	for n := range 10 * samplesKept {
 		s := Snapshot{Sinks: []SinkStatus{{Name: "main", Stats: delivery.Stats{Delivered: uint64(20 * n)}}}}
-		if n == samplesKept {
+		if n == 10*samplesKept-10 {
 			s.Sinks[0].Delivered = 0 // restarted
 		}
 		f = f.nextFrame(s, at.Add(time.Duration(n)*sampleEvery))
 	}
-	got := f.stages[countSink+"main"]
-	if len(got.Points) != samplesKept || got.Rate != 10 {
-		t.Errorf("%d points, %v a second: %v", len(got.Points), got.Rate, got.Points)
-	}
-	for _, p := range got.Points {
-		if p < 0 {
-			t.Errorf("a counter that begins anew is a rate of %v", p)
+	for name, of := range f.stages {
+		if len(of.Points) != samplesKept || cap(of.Points) > 2*samplesKept || name == countSink+"main" && of.Rate != 10 {
+			t.Errorf("%s: %d points in space for %d, %v a second: %v", name, len(of.Points), cap(of.Points), of.Rate, of.Points)
 		}
+		if slices.ContainsFunc(of.Points, func(p float64) bool { return p < 0 }) {
+			t.Errorf("%s: a counter that begins again is a negative rate: %v", name, of.Points)
+		}
+	}
+	if next := f.nextFrame(Snapshot{}, at.Add(time.Hour)); len(f.stages[countSink+"main"].Points) == 0 || len(next.stages[countSink+"main"].Points) > 0 {
+		t.Error("the rates of a removed sink are kept")
 	}
 }
 
