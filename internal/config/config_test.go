@@ -210,21 +210,6 @@ sinks: [{name: main, kafka: {brokers: ["127.0.0.1:9092"], topic: k8s, sasl: {mec
 	}
 }
 
-func TestAllProblemsAreReportedInTheOrderOfLines(t *testing.T) {
-	_, err := loadString(t, "log: {level: loud}\nadmin: {listen: here}\nresources: [{select: []}]\n")
-	var problems *Error
-	if !errors.As(err, &problems) {
-		t.Fatal(err)
-	}
-	var paths []string
-	for _, p := range problems.Problems {
-		paths = append(paths, p.Path)
-	}
-	if want := []string{"sinks", "log.level", "admin.listen", "resources[0].select"}; !reflect.DeepEqual(paths, want) {
-		t.Errorf("got %v, want %v", paths, want)
-	}
-}
-
 func TestMissingFileIsReported(t *testing.T) {
 	for _, path := range []string{filepath.Join(t.TempDir(), "absent.yaml"), t.TempDir()} {
 		_, err := Load(path)
