@@ -38,9 +38,9 @@ type runner struct {
 	// the pipeline.
 	recoverLanes func(ctx context.Context, ready func()) error
 	recordLoss   func(ctx context.Context) error // in the replicated state, before anything is sent again
-	unfenced     atomic.Bool   // the pipeline may not start yet
-	losses       atomic.Uint64 // that the destination reported
-	missing      atomic.Uint64 // changes that are lost and were not in the journal any more, at most
+	unfenced     atomic.Bool                     // the pipeline may not start yet
+	losses       atomic.Uint64                   // that the destination reported
+	missing      atomic.Uint64                   // changes that are lost and were not in the journal any more, at most
 
 	mu          sync.Mutex
 	pipeline    *delivery.Pipeline
