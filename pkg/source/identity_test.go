@@ -72,16 +72,24 @@ func TestFreshStartOnReplacedClusterBeginsWithGap(t *testing.T) {
 	})
 }
 
+// TestClusterReplacedWhileRunningIsNotRead, also by one in which nothing is allowed at first.
 func TestClusterReplacedWhileRunningIsNotRead(t *testing.T) {
-	for name, adjust := range map[string]func(*store) func(*Config){"fail": withStoredCluster, "fresh": withReset} {
+	for name, c := range map[string]struct {
+		adjust func(*store) func(*Config)
+		closed bool // at first
+	}{"fail": {withStoredCluster, false}, "fresh": {withReset, false}, "closed": {withStoredCluster, true}} {
 		t.Run(name, func(t *testing.T) {
 			inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-				s, ended := runUntilEnd(t, f, st, on, adjust(st))
+				s, ended := runUntilEnd(t, f, st, on, c.adjust(st))
 				awaitState(t, st, s, Live)
 				f.breakStreamsAfter(func() {
-					f.cluster, f.rv = "other-uid", 30
+					f.cluster, f.rv, f.nameless, f.deny = "other-uid", 30, c.closed, c.closed
 					f.history = append(f.history, fakeEvent{30, "ADDED", "b"})
 				})
+				if c.closed {
+					awaitState(t, st, s, Forbidden)
+					f.update(func() { f.nameless, f.deny = false, false })
+				}
 				err := <-ended
 				var replaced *ReplacedError
 				if !errors.As(err, &replaced) || replaced.Fresh != (name == "fresh") || replaced.Now != "other-uid" {
@@ -141,26 +149,6 @@ func TestManyEndedConnectionsCauseOneIdentityQuery(t *testing.T) {
 		if n := checks() - before; n != 1 {
 			t.Errorf("%d queries, want 1", n)
 		}
-	})
-}
-
-// TestReplacedClusterIsDetectedOnceReadable replaces the cluster with one in which nothing is allowed at first.
-func TestReplacedClusterIsDetectedOnceReadable(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
-		s, ended := runUntilEnd(t, f, st, on, withStoredCluster(st))
-		awaitState(t, st, s, Live)
-		f.breakStreamsAfter(func() {
-			f.cluster, f.rv, f.nameless, f.deny = "other-uid", 30, true, true
-			f.history = append(f.history, fakeEvent{30, "ADDED", "b"})
-		})
-		awaitState(t, st, s, Forbidden)
-		f.update(func() { f.nameless, f.deny = false, false })
-		err := <-ended
-		var replaced *ReplacedError
-		if !errors.As(err, &replaced) || replaced.Now != "other-uid" {
-			t.Fatalf("ended with %v", err)
-		}
-		st.awaitEmitted(t, "snapshot a@11")
 	})
 }
 

@@ -158,16 +158,6 @@ func TestEachNamespaceHasItsOwnSnapshot(t *testing.T) {
 	}
 }
 
-func TestLostJournalIsEmittedAsGap(t *testing.T) {
-	f, st := newFakeAPI(t), newStore()
-	f.writeEvents("ADDED", "a")
-	_, _, _ = startSource(t, f, st, func(c *Config) { c.LostReason = "the journal was damaged" })
-	st.awaitTrue(t, "a gap", func() bool { return len(st.transcript()) == 2 })
-	if got := st.transcript(); got[0] != "gap -11" {
-		t.Errorf("emitted %q", got)
-	}
-}
-
 func TestReformattedStreamIsReadAfterFallback(t *testing.T) {
 	f, st := newFakeAPI(t), newStore()
 	f.writeEvents("ADDED", "a")
