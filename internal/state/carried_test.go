@@ -11,7 +11,7 @@ import (
 // position at which a successor begins: its watermarks stay away until they are the state of all that.
 func TestAWatermarkDoesNotFollowWhatIsNewer(t *testing.T) {
 	pods, jobs := resources["pods"], event.Resource{Group: "batch", Version: "v1", Resource: "jobs"}
-	read := &tail{deliveredSet: newDeliveredSet(nil), objects: map[emittedRef]map[string]liveObject{}}
+	read := &tail{deliveredSet: newDeliveredSet(nil), objects: map[emittedRef]map[string]liveObject{}, resources: map[string]event.Resource{}}
 	read.destinationNumber("")
 	for _, c := range []*event.Change{
 		{Type: event.Updated, Cluster: "c", Resource: pods, Name: "web", UID: "u", ResourceVersion: "217"},

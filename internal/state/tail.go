@@ -135,10 +135,11 @@ type emittedRef struct {
 // tail is what lanes of a sink hold beyond the state.
 type tail struct {
 	*deliveredSet
-	objects map[emittedRef]map[string]liveObject // by UID
-	ends    map[sinks.Lane]sinks.LanePosition    // after the last message, of the lanes that were read
-	waiting map[sinks.Lane]waitingLane           // the others
-	gone    map[sinks.Lane]bool                  // of the lanes that were read: those that no longer exist
+	resources map[string]event.Resource            // of all messages that were read, by name
+	objects   map[emittedRef]map[string]liveObject // by UID
+	ends      map[sinks.Lane]sinks.LanePosition    // after the last message, of the lanes that were read
+	waiting   map[sinks.Lane]waitingLane           // the others
+	gone      map[sinks.Lane]bool                  // of the lanes that were read: those that no longer exist
 }
 
 // waitingLane is a lane that could not be fenced or read back.
@@ -154,7 +155,7 @@ func readTail(ctx context.Context, sink sinks.Fenced, from tailStart, waiting ma
 	lanes, read := from.lanes, maps.Clone(from.lanes)
 	t := &tail{
 		deliveredSet: newDeliveredSet(sink), objects: map[emittedRef]map[string]liveObject{}, ends: map[sinks.Lane]sinks.LanePosition{},
-		waiting: map[sinks.Lane]waitingLane{}, gone: map[sinks.Lane]bool{},
+		waiting: map[sinks.Lane]waitingLane{}, gone: map[sinks.Lane]bool{}, resources: map[string]event.Resource{},
 	}
 	for lane, tail := range lanes {
 		t.ends[lane] = tail.From
@@ -216,6 +217,7 @@ func (d *deliveredSet) destinationNumber(name string) uint32 {
 // recordMessage adds a message. last collects the newest version by object key of its lane.
 func (t *tail) recordMessage(destination string, e event.EmittedRecord, last map[digest]emittedVersion) {
 	resource := e.Resource.String()
+	t.resources[resource] = e.Resource
 	version, ordered := parseVersion(e.ResourceVersion)
 	if !identifiedByVersion(e.Type) || !ordered || !strings.HasSuffix(e.ID, "/"+e.ResourceVersion+"/"+string(e.Type)) {
 		t.exact[digestOf(e.ID)] = resource

@@ -472,8 +472,17 @@ func (t *takeOver) seedJournal(ctx context.Context) error {
 	if err != nil {
 		return malformedState(err)
 	}
+	// A resource that the state lacks has no scope with a position: its first list is compared with what the lanes hold.
+	for _, t := range tails {
+		for name, r := range t.resources {
+			if _, ok := numbers[name]; !ok {
+				numbers[name] = 0
+				s.Resources = append(s.Resources, event.StoredResource{Resource: r})
+			}
+		}
+	}
 	s.Known = func(each func(string, event.Known) error) error {
-		if len(c.resources) == 0 {
+		if len(s.Resources) == 0 {
 			return nil
 		}
 		err := table.eachKnown(func(n uint64, known event.Known) error {
@@ -486,10 +495,6 @@ func (t *takeOver) seedJournal(ctx context.Context) error {
 			return err
 		}
 		for ref, emitted := range beyond {
-			// A resource that the state lacks starts with a snapshot, and what the snapshot does not name is gone.
-			if _, ok := numbers[ref.resource]; !ok {
-				continue
-			}
 			if err := each(ref.resource, event.Known{Key: ref.key, EmittedElsewhere: emitted}); err != nil {
 				return err
 			}

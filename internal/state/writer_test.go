@@ -228,6 +228,26 @@ func TestTakeOverFromIncompleteStateReportsLoss(t *testing.T) {
 	}
 }
 
+// TestWhatTheStateLacksOfAResourceIsAGap ends a process before the state has any of its first lists: what happens until the
+// next one lists lies inside a gap, and the deletions come.
+func TestWhatTheStateLacksOfAResourceIsAGap(t *testing.T) {
+	w := newWorld(t, 6, false)
+	p := w.startProcess(nil)
+	if err := errors.Join(p.takeOver(), p.writer.checkpoints.advanceState(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	w.changeCluster(40, nil)
+	p.deliverAll()
+	w.changeCluster(40, nil)
+	startActive(t, w, w.startProcess(nil))
+	for name := range w.topics {
+		w.verifyTopic(name, false)
+		if w.verifyGaps(name) == 0 {
+			t.Errorf("%s: nothing was missed", name)
+		}
+	}
+}
+
 func TestJournalNewerThanRestoredStateContinues(t *testing.T) {
 	w := newWorld(t, 3, false)
 	p := startActive(t, w, w.startProcess(nil))

@@ -107,6 +107,24 @@ func TestListedObjectsCarryTheVersionOfTheirList(t *testing.T) {
 	}
 }
 
+// TestAFirstListThatOnlyDestinationsHaveBeginsAgain has no scope stored, only what destinations have of two objects. One is
+// gone.
+func TestAFirstListThatOnlyDestinationsHaveBeginsAgain(t *testing.T) {
+	f, st := newFakeAPI(t), newStore()
+	f.writeEvents("ADDED", "a", "b")
+	for name, version := range map[string]string{"a": "11", "gone": "9"} {
+		emitted := event.AppendEmittedVersion("", event.EmittedVersion{UID: "uid-" + name, ResourceVersion: version})
+		st.storeState("pods", "", event.Known{Key: "ns/" + name, EmittedElsewhere: emitted})
+	}
+	st.scopes["pods"] = nil
+	got := runUntilPositioned(t, f, st, podsRule(selection.Rule{}))
+	slices.Sort(got)
+	if want := []string{"deleted gone@9~", "gap -12", "snapshot a@11", "snapshot b@12"}; !slices.Equal(got, want) {
+		t.Errorf("emitted %q, want %q", got, want)
+	}
+	checkFrames(t, st.snapshotFrames(), "12", 2)
+}
+
 // TestEveryGapHasItsOwnID restores a cluster twice from one backup, each time from the same position, and loses the journal
 // twice.
 func TestEveryGapHasItsOwnID(t *testing.T) {

@@ -146,12 +146,15 @@ func (e *emitter) beginList(position string) {
 	t, s := e.tracker.Load(), e.stored
 	l := deltas.List{Pass: s.Pass, Again: strings.HasPrefix(s.Pass, snapshotAgain), Position: position, Name: rand.Text()}
 	l.Compared = strings.HasPrefix(s.Pass, filterCompared)
+	if l.Pass == snapshotAgain {
+		l.Pass = ""
+	}
 	e.preface = nil
 	if s.Snapshot == "" { // otherwise the first list was interrupted, and its records are appended
 		var first []*event.Change
 		if s.LostReason != "" {
 			gap := t.NewGap(e.lostAt, position, s.LostReason)
-			if gap.Pass = s.Pass; gap.Pass == "" && !isLaterPosition(e.lostAt, position) {
+			if gap.Pass = l.Pass; gap.Pass == "" && !isLaterPosition(e.lostAt, position) {
 				gap.Pass = rand.Text() // history between the same two positions may be lost again: the ID has to differ (I4)
 			}
 			first = append(first, gap)

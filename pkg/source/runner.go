@@ -284,6 +284,10 @@ func (s *knownSets) addKnown(k event.Known) {
 const selectionChanged = "the rules were edited, or the resource is served differently: the new selection is " +
 	"compared with the previous one, and changes in between may be coalesced"
 
+// firstListLost is the reason in the gap record before the differences to what destinations have of a resource of which no
+// scope is stored.
+const firstListLost = "how far the previous exporter had come with this resource is not known: changes since may be coalesced"
+
 // planScopes returns what each scope begins with, and whether that differs from the stored scopes. A scope without stored
 // state begins with an empty one; if the resource was selected differently before, it begins with a comparison.
 func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []event.StoredScope, changed bool) {
@@ -305,6 +309,8 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 		s, ok := known[f.scope.ID]
 		switch {
 		case ok:
+		case stored.Resource.Resource != "" && len(stored.Scopes) == 0:
+			s = event.StoredScope{ID: f.scope.ID, LostReason: firstListLost, Pass: snapshotAgain}
 		case stored.Resource.Resource != "":
 			s = event.StoredScope{ID: f.scope.ID, LostReason: selectionChanged, Pass: pass}
 		default:
@@ -318,7 +324,7 @@ func (r *runner) planScopes(stored event.StoredResource, lost string) (plan []ev
 // snapshotAgain is how the ID of a comparison begins that is also a snapshot of everything, known objects included. The
 // rules were edited during the first lists: a consumer waits for the ends of their snapshots, each of a part of the new
 // selection, and drops at an end what the snapshot lacked. An end for the whole selection needs records of the whole
-// selection.
+// selection. Alone it is no comparison: the selection is the same, and only how far its first list had come is not known.
 const snapshotAgain = "snapshot:"
 
 // filterCompared is how the ID of a comparison begins that also compares what a filter leaves out, now or before.

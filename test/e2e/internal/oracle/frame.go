@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/kubecdc/kubecdc/pkg/event"
@@ -10,7 +11,7 @@ import (
 
 // frame is one snapshot as a bus holds it.
 type frame struct {
-	scope   bus.Object // the resource, and the namespace if it is of one
+	scope   bus.Object // the resource, and the namespace if it is of one and has begun
 	begun   bool
 	end     *bus.Snapshot
 	objects map[bus.Object]bus.Record // the last one of each that belongs to it
@@ -27,7 +28,7 @@ func (s stream) frame(r bus.Record) {
 	}
 	f := s.frames[r.Snapshot.ID]
 	if f == nil {
-		f = &frame{objects: make(map[bus.Object]bus.Record)}
+		f = &frame{scope: bus.Object{Group: r.Group, Resource: r.Resource}, objects: make(map[bus.Object]bus.Record)}
 		s.frames[r.Snapshot.ID] = f
 	}
 	switch r.Type {
@@ -56,11 +57,15 @@ func (s stream) position(o bus.Object) int64 {
 	return first
 }
 
-// unframed returns the snapshots without a begin or an end, or with an end that does not match their records.
+// unframed returns the snapshots without a begin or an end, or with an end that does not match their records. A gap from the
+// beginning may have an unfinished one before it.
 func (s stream) unframed() []string {
 	var wrong []string
 	for id, f := range s.frames {
+		gaps := s.gaps[bus.Object{Group: f.scope.Group, Resource: f.scope.Resource}]
+		lost := slices.ContainsFunc(gaps, func(g bus.Gap) bool { return g.From == "" })
 		switch {
+		case lost && (!f.begun || f.end == nil):
 		case !f.begun:
 			wrong = append(wrong, fmt.Sprintf("snapshot %s has no begin", id))
 		case f.end == nil:

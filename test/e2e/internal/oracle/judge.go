@@ -227,13 +227,13 @@ func (s stream) unexpectedGaps() []string {
 	return wrong
 }
 
-// ascends checks one object's order. Only an unwatched delete has no revision of its own: it carries the last one
-// known, which the record before it has too.
+// ascends checks one object's order. Only an unwatched delete and a further snapshot have no revision of their own: they
+// carry the last one known, which the record before them has too.
 func ascends(all []bus.Record) []string {
 	var wrong []string
 	for i := 1; i < len(all); i++ {
 		before, r := all[i-1], all[i]
-		if r.Revision > before.Revision || r.Revision == before.Revision && r.Type == deleted && r.FinalStateUnknown {
+		if r.Revision > before.Revision || r.Revision == before.Revision && (r.Type == snapshot || r.Type == deleted && r.FinalStateUnknown) {
 			continue
 		}
 		wrong = append(wrong, fmt.Sprintf("%v: %s %d (%s) comes after %s %d (%s)", r.Object, r.Type, r.Revision, r.Place,
