@@ -72,6 +72,11 @@ func dieAndLook(t *testing.T, how string) {
 	if err != nil {
 		t.Fatalf("the parent could not start a child: %s", out)
 	}
+	awaitGone(t, pid, how)
+}
+
+func awaitGone(t *testing.T, pid int, how string) {
+	t.Helper()
 	deadline := time.Now().Add(patience)
 	for alive(pid) {
 		if time.Now().After(deadline) {
@@ -79,6 +84,25 @@ func dieAndLook(t *testing.T, how string) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+func TestNothingOutlivesStop(t *testing.T) {
+	options, pid := shell(t, "sleep 1000 & echo $!; wait"), 0
+	options.Ready = func(context.Context) error {
+		text, err := os.ReadFile(options.Log)
+		if err == nil {
+			pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		return err
+	}
+	p, err := Start(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, pid, "Stop")
 }
 
 // alive reports whether a process runs. One that is dead and not yet waited for counts as gone: its new parent may

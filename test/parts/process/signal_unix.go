@@ -8,12 +8,14 @@ import (
 	"syscall"
 )
 
-// terminate asks a process to end.
-func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
+// terminate asks a process to end, with its group: a program such as "go run" does not pass the signal on.
+func terminate(p *os.Process) error { return signalGroup(p, syscall.SIGTERM) }
 
-// kill ends a process with its group, since a program such as a compiler driver has children that should not go on.
-func kill(p *os.Process) error {
-	err := syscall.Kill(-p.Pid, syscall.SIGKILL)
+// kill ends a process with its group.
+func kill(p *os.Process) error { return signalGroup(p, syscall.SIGKILL) }
+
+func signalGroup(p *os.Process, signal syscall.Signal) error {
+	err := syscall.Kill(-p.Pid, signal)
 	if errors.Is(err, syscall.ESRCH) {
 		return os.ErrProcessDone
 	}
