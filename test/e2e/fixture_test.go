@@ -77,12 +77,13 @@ func newFixtureIn(t *testing.T, env *environment, kinds []workload.Kind, changes
 		t.Fatal(err)
 	}
 	s.openReaders(settings)
+	env.undoAtEnd(t)
 	s.must(env.cluster.CreateNamespace(t.Context(), s.name))
 	s.touch(kinds)
 	if s.beginning, err = env.etcd.Revision(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.end(kinds) })
+	t.Cleanup(s.end)
 	return s
 }
 
@@ -120,29 +121,13 @@ func (s *fixture) read(as format.Format, fromKafka, fromNATS bus.Unwrap) {
 	s.buses[1].Reader.(*bus.NATS).Form = bus.Form{Format: as, Unwrap: fromNATS}
 }
 
-// clearWithin bounds what clearing up after a test takes, also where it has left no API server behind.
-const clearWithin = time.Minute
-
-// end stops what the test has left running, shows the log if the test failed, and deletes most of what it wrote: the
-// exporters of other tests would read it at every start.
-func (s *fixture) end(kinds []workload.Kind) {
+// end stops what the test has left running, and shows the log if the test failed.
+func (s *fixture) end() {
 	if err := s.exporter.Kill(); err != nil {
 		s.t.Error(err)
 	}
 	if s.t.Failed() {
 		s.t.Logf("the end of the exporter's log:\n%s", s.exporter.LogTail())
-	}
-	s.clear(s.t, s.name, kinds)
-}
-
-// clear deletes what a test has left of some kinds in its namespace.
-func (e *environment) clear(t *testing.T, namespace string, kinds []workload.Kind) {
-	ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
-	defer cancel()
-	for _, kind := range kinds {
-		if err := e.cluster.Clear(ctx, kind, namespace); err != nil {
-			t.Logf("objects are left: %v", err)
-		}
 	}
 }
 

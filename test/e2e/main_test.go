@@ -117,7 +117,28 @@ func servers(t *testing.T) *environment {
 	if err := e.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	e.undoAtEnd(t)
 	return e
+}
+
+// undoWithin bounds what tidying up after a test takes.
+const undoWithin = time.Minute
+
+// undoAtEnd deletes at the end of the test everything in the cluster that was created since now, whatever it is: others
+// would see it. It needs no API server, and for API servers it is a deletion as any.
+func (e *environment) undoAtEnd(t *testing.T) {
+	t.Helper()
+	beginning, err := e.etcd.Revision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), undoWithin)
+		defer cancel()
+		if err := e.etcd.Undo(ctx, beginning); err != nil {
+			t.Errorf("objects are left: %v", err)
+		}
+	})
 }
 
 // prepare starts what does not run: all of it at first, later what a failed test has left stopped, so that it fails alone.

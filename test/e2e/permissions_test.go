@@ -105,14 +105,6 @@ func (s *fixture) create(r role) bool {
 		return false
 	}
 	s.must(err)
-	s.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
-		defer cancel()
-		err := workload.Persist(ctx, func() error { return r.client.Delete(ctx, r.name, metav1.DeleteOptions{}) })
-		if err != nil && !apierrors.IsNotFound(err) {
-			s.t.Error(err)
-		}
-	})
 	return true
 }
 
@@ -152,7 +144,7 @@ func (s *fixture) allow(kind workload.Kind) (forbid func()) {
 	s.must(s.cluster.Allow(s.t.Context(), role, account, kind))
 	revoke := func(ctx context.Context) error { return s.cluster.Revoke(ctx, role, account, kind) }
 	s.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
+		ctx, cancel := context.WithTimeout(context.Background(), undoWithin)
 		defer cancel()
 		if err := revoke(ctx); err != nil {
 			s.t.Error(err)

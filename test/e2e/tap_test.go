@@ -31,7 +31,6 @@ func newTapped(t *testing.T) *tapped {
 	t.Helper()
 	l := &tapped{environment: servers(t), t: t, namespace: fmt.Sprintf("tapped-%d", fixtures.Add(1))}
 	l.must(l.cluster.CreateNamespace(t.Context(), l.namespace))
-	t.Cleanup(func() { l.clear(t, l.namespace, workload.AllKinds()) }) // the next test gets this cluster
 	return l
 }
 

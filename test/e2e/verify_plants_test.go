@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -54,20 +53,13 @@ func TestVerifyNamesAndRepairsWhatIsPlanted(t *testing.T) {
 	}
 }
 
-// defineQuiet defines resources without objects, for the time of the test, and returns how the configuration selects them.
+// defineQuiet defines resources without objects and returns how the configuration selects them.
 func defineQuiet(t *testing.T, e *environment) (selected []string) {
 	t.Helper()
 	var all sync.WaitGroup
 	for i := range sizeOf(t, "KUBECDC_E2E_QUIET", quietResources) {
 		plural := fmt.Sprintf("quiets%d", i)
 		selected = append(selected, plural+"."+quietGroup)
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
-			defer cancel()
-			if err := e.cluster.Undefine(ctx, quietGroup, plural); err != nil {
-				t.Logf("a definition is left: %v", err)
-			}
-		})
 		all.Go(func() {
 			if err := e.cluster.Define(t.Context(), quietGroup, plural, fmt.Sprintf("Quiet%d", i)); err != nil {
 				t.Error(err)

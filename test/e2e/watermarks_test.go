@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -48,15 +47,6 @@ func newWatermarkRun(t *testing.T, s *fixture) *watermarkRun {
 	t.Helper()
 	w := &watermarkRun{fixture: s, other: s.name + "-other"}
 	s.must(s.cluster.CreateNamespace(t.Context(), w.other))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), clearWithin)
-		defer cancel()
-		for _, kind := range watermarkKinds {
-			if err := s.cluster.Clear(ctx, kind, w.other); err != nil {
-				t.Logf("objects are left: %v", err)
-			}
-		}
-	})
 	for i, kind := range watermarkKinds {
 		s.must(s.cluster.Create(t.Context(), kind, w.other, fmt.Sprint("stays-", i)))
 	}

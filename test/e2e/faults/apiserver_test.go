@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -70,18 +71,21 @@ func (c *fixture) typeForbidden() func() {
 	namespaces := workload.Kind{Resource: secrets.Resource.GroupVersion().WithResource("namespaces")}
 	c.must(c.cluster.Allow(c.t.Context(), c.name, "reader", workload.ConfigMaps, namespaces))
 	c.must(c.cluster.Allow(c.t.Context(), c.name+"-secrets", "reader", secrets))
+	revoke := func(ctx context.Context) error { return c.cluster.Revoke(ctx, c.name+"-secrets", "reader", secrets) }
+	c.t.Cleanup(func() { check(c.t, revoke(context.WithoutCancel(c.t.Context()))) })
 	var err error
 	c.settings.Kubeconfig, err = c.controlPlane.KubeconfigFor("reader")
 	c.must(err)
 	p := c.proxied()
 	c.start()
-	c.must(c.cluster.Revoke(c.t.Context(), c.name+"-secrets", "reader", secrets))
+	c.must(revoke(c.t.Context()))
 	p.Cut() // else a watch that is open goes on
 	return func() { c.must(c.cluster.Allow(c.t.Context(), c.name+"-secrets", "reader", secrets)) }
 }
 
 func (c *fixture) typeNotServed() func() {
 	c.watch("configmaps", "gadgets.example.com")
+	c.t.Cleanup(func() { check(c.t, c.cluster.Undefine(context.WithoutCancel(c.t.Context()), "example.com", "gadgets")) })
 	c.start()
 	return func() { c.must(c.cluster.Define(c.t.Context(), "example.com", "gadgets", "Gadget")) }
 }

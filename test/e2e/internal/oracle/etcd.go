@@ -13,7 +13,10 @@ import (
 	"github.com/kubecdc/kubecdc/test/e2e/internal/bus"
 )
 
-const registry = "/registry/"
+const (
+	registry  = "/registry/"
+	opsAtOnce = 128 // of a transaction, which has a limit
+)
 
 // Etcd is a connection to the API server's etcd.
 type Etcd struct {
@@ -49,6 +52,24 @@ func (e *Etcd) Compact(ctx context.Context) error {
 	}
 	_, err = e.client.Compact(ctx, newest, clientv3.WithCompactPhysical())
 	return err
+}
+
+// Undo deletes every key that was created after a revision, whatever has written it.
+func (e *Etcd) Undo(ctx context.Context, start int64) error {
+	created, err := e.client.Get(ctx, registry, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithMinCreateRev(start+1))
+	if err != nil {
+		return err
+	}
+	for keys := range slices.Chunk(created.Kvs, opsAtOnce) {
+		deletes := make([]clientv3.Op, len(keys))
+		for i, kv := range keys {
+			deletes[i] = clientv3.OpDelete(string(kv.Key))
+		}
+		if _, err := e.client.Txn(ctx).Then(deletes...).Commit(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // State reads the newest revision of every object of the resources that exists.
