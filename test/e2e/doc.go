@@ -3,8 +3,8 @@
 //
 // There are three sets of servers, which start with the first tests that need them. Tests change their servers (they kill
 // them, they compact etcd), so each test has a set to itself, and tests run side by side, in any order. A test with subtests
-// asks for the set itself, else it runs alone. Each fixture has an exporter, a journal, topics and a stream of its own. What a
-// test has created in a cluster is gone after it.
+// asks for the set itself, else it runs alone. Each fixture has an exporter, a journal, topics and a stream of its own.
+// What a test has created in a cluster is gone after it.
 //
 //   - internal/oracle reads etcd's history and judges what a bus holds by it.
 //   - internal/bus reads a bus from its beginning.

@@ -162,8 +162,9 @@ func (p *Process) Result() error {
 	return fmt.Errorf("%s: %s; the end of its log %s:\n%s", p.options.Name, p.state(), p.options.Log, p.tail())
 }
 
-// Stop asks the child to end (SIGTERM), with all processes of its group, kills it after the grace period, and returns when
-// it has ended. It returns an error if the child had to be killed, or had ended before without being asked; the child is gone in either case.
+// Stop asks the child and its group to end (SIGTERM), kills them after the grace period, and returns when the child has
+// ended. It returns an error if the child had to be killed, or had ended before without being asked; the child is gone in
+// either case.
 func (p *Process) Stop() error {
 	if p.ended() {
 		return p.surprise()
