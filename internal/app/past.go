@@ -68,7 +68,7 @@ func findRecords(ctx context.Context, s config.Sink, cluster string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = reader.Close(ctx) }() // it only read
+	defer func() { _ = reader.Close(context.WithoutCancel(ctx)) }() // it only read, and may have used up its time
 	targets, err := reader.Targets(ctx)
 	for _, target := range targets {
 		lanes, failed := reader.StoredLanes(ctx, target)
