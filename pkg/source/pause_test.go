@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
@@ -350,16 +351,12 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// refuser is a guard that refuses every second turn although nothing is held: a pause that ends at once.
-type refuser struct {
-	*pauser
-	turns int
-}
+// refuser is a guard that refuses turns at random although nothing is held: a pause that ends at once. What takes turns in
+// step with something else would be refused for ever by a fixed order.
+type refuser struct{ *pauser }
 
 func (r *refuser) BeginTurn(int) (end func(), err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.turns++; r.turns%2 == 1 {
+	if rand.IntN(2) == 0 {
 		return nil, &HeldError{Problem: condition.Problem{Code: condition.RulePaused, Cause: "paused"}}
 	}
 	return func() {}, nil
@@ -370,7 +367,7 @@ func TestWhatHasNoTurnIsDoneLater(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, f *fakeAPI, st *store, on func(*Config)) {
 		f.writeEvents("ADDED", "a")
 		s, _, stop := startSource(t, f, st, on, func(c *Config) {
-			c.Guard = &refuser{pauser: newPauser()}
+			c.Guard = &refuser{newPauser()}
 			c.Watermarks = []WatermarkSeries{{Every: time.Second, Sinks: []string{"old"}}}
 		})
 		defer stop()
