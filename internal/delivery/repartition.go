@@ -57,7 +57,7 @@ func (p *repartitioner) applyRepartition(r sinks.Repartition) {
 // placeQueued places what a single lane has queued in those that replace it. At a first start each topic has one: if its
 // changes were read from the journal, so would be what the source adds meanwhile, which is all of a first sync.
 func (p *repartitioner) placeQueued(r sinks.Repartition) (moved []placement) {
-	if r.Lost || len(r.From) != 1 {
+	if r.Lost || len(r.From) > 1 {
 		return nil
 	}
 	p.replacer.mu.Lock()
