@@ -24,7 +24,7 @@ type backlog struct {
 }
 
 type changeCounts struct {
-	delivered, deliveredBytes, truncated, notRouted, deadLetters uint64
+	delivered, deliveredBytes, truncated, notRouted, alreadySettled, deadLetters uint64
 
 	lastAck time.Time
 }
@@ -120,8 +120,20 @@ func (b *backlog) addChange(offset uint64, to []placement, schedule []*lane) (_ 
 		return schedule, false
 	}
 	for _, p := range to {
-		if l := t.addEntry(p); l != nil {
-			schedule = append(schedule, l)
+		l := t.ensureLane(p.lane)
+		switch t.placeOf(l, p.entry) {
+		case placeSettled:
+			b.counts.alreadySettled++
+			t.changed = true
+		case placeLagging:
+			t.changed = true
+		case placeStartLagging:
+			t.startLagging(l, offset, p.entry.change.ObservedAt)
+		case placeQueue:
+			t.queueEntry(l, p.entry.withOwnChange())
+			if s := t.claimSchedule(l); s != nil {
+				schedule = append(schedule, s)
+			}
 		}
 	}
 	t.read = offset
@@ -156,7 +168,7 @@ func (b *backlog) skipChange(offset uint64, routed bool) {
 	defer b.mu.Unlock()
 	b.lanes.read, b.lanes.changed = offset, true
 	if routed {
-		b.lanes.alreadySettled++
+		b.counts.alreadySettled++
 	} else {
 		b.counts.notRouted++
 	}
@@ -411,7 +423,7 @@ func (b *backlog) fillStats(s *Stats) {
 	defer b.mu.Unlock()
 	t, c := &b.lanes, b.counts
 	s.Delivered, s.DeliveredBytes, s.Truncated, s.NotRouted = c.delivered, c.deliveredBytes, c.truncated, c.notRouted
-	s.AlreadySettled, s.DeadLetters, s.LastAck = t.alreadySettled, c.deadLetters, c.lastAck
+	s.AlreadySettled, s.DeadLetters, s.LastAck = c.alreadySettled, c.deadLetters, c.lastAck
 	s.Pending, s.WindowBytes, s.WindowLimit = t.pending, t.window.used, t.window.limit()
 	s.Lanes, s.LanesFailing, s.LanesLagging = len(t.byName), t.failing, t.lagging
 	s.Read, s.Low = t.read, b.cursor.storedLow

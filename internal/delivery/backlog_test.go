@@ -181,7 +181,7 @@ func TestNewLanesBeginWhereAllOldOnesHaveGotTo(t *testing.T) {
 	if stopped, _ := replacer.stopLanes(r); !stopped {
 		t.Fatal("not replaced when all of them have got to 3")
 	}
-	replacer.replaceLanes(r, nil)
+	replacer.replaceLanes(r)
 	b.acknowledgeOldest(b.lanes.byName["c"], 1, time.Time{})
 	checkSums(t, b)
 	if cursor, _ := b.cursor.takeSnapshot(&b.lanes); !maps.Equal(cursor.Lanes, map[string]uint64{"new": 3}) {

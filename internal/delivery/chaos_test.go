@@ -54,7 +54,7 @@ func newWorld(t *testing.T, seed uint64, changes, objects int) *world {
 		acked:    map[uint64]bool{},
 		dead:     map[uint64]bool{},
 		marks:    map[uint64]map[sinks.Lane]bool{},
-		lanes:    1 + 6*int(seed%2), // what a single lane has queued moves to those that replace it
+		lanes:    7,
 	}
 	for i := range changes {
 		name := fmt.Sprint("object", w.random.IntN(objects))
@@ -176,11 +176,8 @@ func (w *world) PendingRepartitions() []sinks.Repartition {
 	if w.using == w.lanes || w.happensIn(30) { // a repartition may be withdrawn
 		return nil
 	}
-	r, topics := sinks.Repartition{Reason: "grown"}, []string{""}
-	if w.routed {
-		topics = append(topics, "elsewhere")
-	}
-	for _, topic := range topics {
+	r := sinks.Repartition{Reason: "grown"}
+	for _, topic := range []string{"", "elsewhere"} {
 		for n := range w.using {
 			r.From = append(r.From, worldLane(n, w.using, topic))
 		}

@@ -25,8 +25,6 @@ type laneTable struct {
 	failing int // lanes that fail
 	pending int // entries in all queues
 
-	alreadySettled uint64 // changes that were read and not queued, see Stats.AlreadySettled
-
 	window  window
 	read    uint64 // the last offset that the dispatcher has queued, settled, or left to the catch-up reader
 	changed bool   // the cursor that follows from the lanes has changed since the last snapshot
@@ -119,25 +117,6 @@ func countChange(before, now bool) int {
 		return -1
 	}
 	return 0
-}
-
-// addEntry gives a change to its lane, or leaves it to the catch-up reader. If it returns the lane, the caller must add that
-// to the workqueue.
-func (t *laneTable) addEntry(p placement) *lane {
-	l := t.ensureLane(p.lane)
-	switch t.placeOf(l, p.entry) {
-	case placeSettled:
-		t.alreadySettled++
-		t.changed = true
-	case placeLagging:
-		t.changed = true
-	case placeStartLagging:
-		t.startLagging(l, p.entry.offset, p.entry.change.ObservedAt)
-	case placeQueue:
-		t.queueEntry(l, p.entry.withOwnChange())
-		return t.claimSchedule(l)
-	}
-	return nil
 }
 
 func (t *laneTable) queueEntry(l *lane, e entry) {

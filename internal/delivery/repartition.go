@@ -43,34 +43,15 @@ func (p *repartitioner) applyPending() {
 	}
 }
 
-// applyRepartition replaces the lanes of one repartition. No change may be queued for an old lane between the steps.
+// applyRepartition replaces the lanes of one repartition. No change may be queued for an old lane between the two steps.
 func (p *repartitioner) applyRepartition(r sinks.Repartition) {
 	p.resolver.mu.Lock()
 	p.sink.ApplyRepartition(r)
-	p.queue.addLanes(p.replacer.replaceLanes(r, p.placeQueued(r))...)
+	p.replacer.replaceLanes(r)
 	p.resolver.mu.Unlock()
 	for _, name := range r.From {
 		p.health.forgetLane(name)
 	}
-}
-
-// placeQueued places what a single lane has queued in those that replace it. At a first start each topic has one: if its
-// changes were read from the journal, so would be what the source adds meanwhile, which is all of a first sync.
-func (p *repartitioner) placeQueued(r sinks.Repartition) (moved []placement) {
-	if r.Lost || len(r.From) > 1 {
-		return nil
-	}
-	p.replacer.mu.Lock()
-	queued := p.replacer.lanes.byName[r.From[0]].queue.pendingEntries() // of a paused lane: nothing changes it
-	p.replacer.mu.Unlock()
-	for _, e := range queued {
-		to, err := p.resolver.resolveLanes(e.originalRecord(), Route{Topic: e.topic})
-		if err != nil {
-			return nil // the catch-up reader reports it
-		}
-		moved = append(moved, slices.DeleteFunc(to, p.resolver.isAlreadyDelivered)...)
-	}
-	return moved
 }
 
 // laneReplacer is the part of the ledger that stops and replaces lanes.
@@ -160,9 +141,9 @@ func (p *laneReplacer) resumeLane(l *lane) bool {
 	return true
 }
 
-// replaceLanes drops the old lanes. The new ones get what moved, or lag from the lowest position of the old ones, in one
-// step: no cursor may miss these changes (I2). It returns the lanes that the caller must add to the workqueue.
-func (p *laneReplacer) replaceLanes(r sinks.Repartition, moved []placement) (schedule []*lane) {
+// replaceLanes drops the old lanes. The new ones lag from the lowest position of these, in one step: no cursor may miss
+// these changes (I2).
+func (p *laneReplacer) replaceLanes(r sinks.Repartition) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.lanes
@@ -173,15 +154,9 @@ func (p *laneReplacer) replaceLanes(r sinks.Repartition, moved []placement) (sch
 		t.dropLane(l)
 	}
 	for _, name := range r.To {
-		if l := t.ensureLane(name); len(moved) == 0 && from < t.read {
+		if l := t.ensureLane(name); from < t.read {
 			t.startLagging(l, from+1, time.Time{})
 		}
 	}
-	for _, m := range moved {
-		if l := t.addEntry(m); l != nil {
-			schedule = append(schedule, l)
-		}
-	}
 	ratelimit.Wake(t.spaceFreed)
-	return schedule
 }
