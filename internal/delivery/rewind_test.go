@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"context"
 	"reflect"
 	"testing"
 	"testing/synctest"
@@ -56,10 +55,8 @@ func TestTheNextProcessSendsAgainWhatIsLeftOfALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records, stored, got := changesIn("a", "a", "a", "a", "a"), &storedProgress{}, &laneRecorder{}
 		deliver := func(start event.Cursor, upTo uint64) event.Cursor {
-			p := startPipeline(t, sinkFuncs{publish: func(_ context.Context, lane sinks.Lane, batch []sinks.Message) (int, error) {
-				got.recordBatch(lane, batch)
-				return len(batch), nil
-			}}, journalOf(records[:upTo], stored), start, Config{AlreadyDelivered: func(sinks.Lane, *event.Change) bool { return true }})
+			cfg := Config{AlreadyDelivered: func(sinks.Lane, *event.Change) bool { return true }}
+			p := startPipeline(t, acceptAll(got), journalOf(records[:upTo], stored), start, cfg)
 			p.drainUpTo(t, upTo)
 			cursor, _ := stored.currentProgress()
 			return cursor

@@ -57,15 +57,19 @@ func (s stream) position(o bus.Object) int64 {
 	return first
 }
 
+// beginsAgain reports whether a gap of the resource of an object is from the beginning: what was there is emitted again.
+func (s stream) beginsAgain(o bus.Object) bool {
+	gaps := s.gaps[bus.Object{Group: o.Group, Resource: o.Resource}]
+	return slices.ContainsFunc(gaps, func(g bus.Gap) bool { return g.From == "" })
+}
+
 // unframed returns the snapshots without a begin or an end, or with an end that does not match their records. A gap from the
 // beginning may have an unfinished one before it.
 func (s stream) unframed() []string {
 	var wrong []string
 	for id, f := range s.frames {
-		gaps := s.gaps[bus.Object{Group: f.scope.Group, Resource: f.scope.Resource}]
-		lost := slices.ContainsFunc(gaps, func(g bus.Gap) bool { return g.From == "" })
 		switch {
-		case lost && (!f.begun || f.end == nil):
+		case s.beginsAgain(f.scope) && (!f.begun || f.end == nil):
 		case !f.begun:
 			wrong = append(wrong, fmt.Sprintf("snapshot %s has no begin", id))
 		case f.end == nil:

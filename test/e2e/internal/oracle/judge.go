@@ -132,7 +132,7 @@ func (h *History) Judge(records []bus.Record, rules Rules) []string {
 	wrong = append(wrong, s.unframed()...)
 	truth := h.byObject()
 	for o, all := range s.objects {
-		wrong = append(wrong, ascends(all)...)
+		wrong = append(wrong, s.ascends(all)...)
 		wrong = append(wrong, h.happened(truth[o], all)...)
 	}
 	for o, all := range truth {
@@ -227,13 +227,13 @@ func (s stream) unexpectedGaps() []string {
 	return wrong
 }
 
-// ascends checks one object's order. Only an unwatched delete and a further snapshot have no revision of their own: they
-// carry the last one known, which the record before them has too.
-func ascends(all []bus.Record) []string {
+// ascends checks one object's order. Only an unwatched delete has no revision of its own, nor has a snapshot where the
+// resource begins again: they carry the last one known, which the record before them has too.
+func (s stream) ascends(all []bus.Record) []string {
 	var wrong []string
 	for i := 1; i < len(all); i++ {
 		before, r := all[i-1], all[i]
-		if r.Revision > before.Revision || r.Revision == before.Revision && (r.Type == snapshot || r.Type == deleted && r.FinalStateUnknown) {
+		if r.Revision > before.Revision || r.Revision == before.Revision && (r.Type == snapshot && s.beginsAgain(r.Object) || r.Type == deleted && r.FinalStateUnknown) {
 			continue
 		}
 		wrong = append(wrong, fmt.Sprintf("%v: %s %d (%s) comes after %s %d (%s)", r.Object, r.Type, r.Revision, r.Place,
